@@ -1,0 +1,47 @@
+"""Fair comparison of deep metric learning losses, in the manner of the reality check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.leaderboard import Leaderboard
+    from harness.study import SearchSummary
+
+__version__ = "0.1.0"
+
+
+def search(loss: str, **values: Any) -> SearchSummary:
+    """Search the hyper-parameters of one loss; takes the keys of RunConfig.
+
+    >>> harness.search(loss="proxyanchor", dataset="glyphs", trials=10)
+    """
+    from harness.config import RunConfig
+    from harness.study import search
+
+    return search([RunConfig().updated({"loss": loss, **values})])[0]
+
+
+def evaluate(loss: str | Sequence[str] = (), **values: Any) -> list[Leaderboard]:
+    """Evaluate finished searches, of some losses or all, and write their tables.
+
+    >>> harness.evaluate(loss="proxyanchor", dataset="glyphs")[0].frame
+    """
+    from harness import leaderboard
+    from harness.evaluation import evaluate
+
+    done = evaluate([loss] if isinstance(loss, str) else loss, values)
+    boards = [leaderboard.build(table) for table in done.tables]
+    for board in boards:
+        leaderboard.write(board)
+    return boards
+
+
+def __getattr__(name: str) -> Any:
+    """`from harness import CCPLoss`, without importing torch for everybody else."""
+    import losses
+
+    if name.endswith("Loss") and hasattr(losses, name):
+        return getattr(losses, name)
+    raise AttributeError(f"module 'harness' has no attribute '{name}'")

@@ -1,0 +1,131 @@
+"""RunConfig: everything a command can be told, as one frozen dataclass, in and out of YAML."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from harness.errors import HarnessError, unknown
+
+
+def _default_cache() -> str:
+    return os.environ.get("HARNESS_CACHE") or str(Path.home() / ".cache" / "metric-harness")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What to run, on what, and where to put it.
+
+    Attributes:
+        loss: name or Python file; empty where a command takes all.
+        dataset: name, or folder:PATH.
+        protocol: name, with changes if any: mlrc+batch_size=64.
+        trunk: empty takes the protocol's.
+        preset: whose published parameters are the first trial.
+        params: parameters that are fixed instead of searched.
+        trials, reproductions: 0 takes the protocol's.
+        sampler: empty takes the method's: gp, tpe, random or grid.
+        seed: of the study and of every run in it.
+        workers: processes; 0 is one per GPU, or one per core on a CPU.
+        loader_workers: processes that prepare batches for one training process.
+    """
+
+    loss: str = ""
+    dataset: str = "glyphs"
+    protocol: str = "mlrc"
+    trunk: str = ""
+    preset: str = "mlrc"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    trials: int = 0
+    reproductions: int = 0
+    sampler: str = ""
+    seed: int = 0
+    workers: int = 0
+    loader_workers: int = 0
+    device: str = "auto"
+    data_root: str = field(default_factory=lambda: os.environ.get("HARNESS_DATA", ""))
+    runs_dir: str = "runs"
+    results_dir: str = "results"
+    cache_dir: str = field(default_factory=_default_cache)
+
+    def __post_init__(self) -> None:
+        for name in ("trials", "reproductions", "workers", "loader_workers", "seed"):
+            if getattr(self, name) < 0:
+                raise HarnessError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    def updated(self, values: Mapping[str, Any]) -> RunConfig:
+        """A copy with some values changed; unknown names and wrong types are refused."""
+        hints = get_type_hints(RunConfig)
+        known = [f.name for f in fields(RunConfig)]
+        for key, value in values.items():
+            if key not in known:
+                raise unknown("config key", key, known)
+            if not _fits(value, hints[key]):
+                raise HarnessError(
+                    f"config key '{key}' takes {_spell(hints[key])}, got {value!r} "
+                    f"({type(value).__name__})"
+                )
+        return replace(self, **values)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(asdict(self), sort_keys=False)
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """The values in a YAML file."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise HarnessError(f"cannot read config {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise HarnessError(f"{path} is not valid YAML: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise HarnessError(f"{path} must hold `key: value` lines, got a {type(values).__name__}")
+    return values
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """`--set key=value` flags; values read as YAML, `params.NAME=value` reaches into params."""
+    values: dict[str, Any] = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise HarnessError(f"--set takes key=value, got '{text}'")
+        parsed = _number(yaml.safe_load(value)) if value else ""
+        if key.startswith("params."):
+            values.setdefault("params", {})[key.removeprefix("params.")] = parsed
+        else:
+            values[key] = parsed
+    return values
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 1e-3 as text; people mean a number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(_fits(value, option) for option in get_args(kind))
+    if get_origin(kind) is not None:
+        return isinstance(value, Mapping)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+
+
+def _spell(kind: Any) -> str:
+    if get_origin(kind) is not None:
+        return "a mapping"
+    return {str: "text", int: "a whole number"}[kind]

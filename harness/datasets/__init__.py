@@ -1,0 +1,1 @@
+"""Data sets: each file lists images, labels and superclasses; splitting is the protocol's."""

@@ -1,0 +1,62 @@
+"""From a trunk's features to embeddings: pooling, norm, head; and normalisers at evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "avg": lambda features: features.mean(dim=(2, 3)),
+    "max": lambda features: features.amax(dim=(2, 3)),
+    "avg+max": lambda features: features.mean(dim=(2, 3)) + features.amax(dim=(2, 3)),
+}
+
+# Applied to embeddings at evaluation. "ball" is CCP's projection: only vectors longer than 1
+# are scaled.
+NORMALIZERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "l2": lambda v: nn.functional.normalize(v, dim=1),
+    "ball": lambda v: v / v.norm(dim=1, keepdim=True).clamp_min(1),
+}
+
+
+class Model(nn.Module):
+    """Trunk, pooling, norm and head; images come in as uint8."""
+
+    def __init__(
+        self,
+        trunk: nn.Module,
+        normalize: Callable[[Tensor], Tensor],
+        pooling: str,
+        norm: str,
+        head: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.normalize = normalize
+        self.pool = POOLINGS[pooling]
+        # Without affine, so that it has no parameters of its own.
+        self.norm = (
+            nn.LayerNorm(trunk.out_features, elementwise_affine=False)
+            if norm == "layer"
+            else nn.Identity()
+        )
+        self.head = head
+
+    def features(self, images: Tensor) -> Tensor:
+        """(n, features) after pooling."""
+        return self.pool(self.trunk(self.normalize(images)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(n, embedding size), not normalised."""
+        return self.head(self.norm(self.features(images)))
+
+
+def freeze_batchnorm(trunk: nn.Module) -> None:
+    """Stop batch norm from updating its statistics; scale and shift still train.
+
+    Call it after every `train()`, which undoes it.
+    """
+    for module in trunk.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()

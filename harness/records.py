@@ -1,0 +1,157 @@
+"""What is written after a run, with its provenance; and the ledger of test openings."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Self
+
+from harness.files import append_line, read_json, write_json
+
+PACKAGES = (
+    *("metric-harness", "torch", "torchvision", "pytorch-metric-learning"),
+    *("optuna", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "pillow", "matplotlib"),
+)
+LEDGER = "test_openings.jsonl"
+
+
+class RecordError(Exception):
+    """A record that cannot be used, with its file and the reason."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Base of what is written as one JSON file; a file that does not fit is refused."""
+
+    def write(self, path: Path) -> None:
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            values = read_json(path)
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{path}: not a complete JSON file ({error})") from None
+        expected = {f.name for f in fields(cls)}
+        if not isinstance(values, dict) or set(values) != expected:
+            found = set(values) if isinstance(values, dict) else set()
+            missing, extra = sorted(expected - found), sorted(found - expected)
+            raise RecordError(f"{path}: not a {cls.__name__} (missing {missing}, unknown {extra})")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class FoldRecord(Record):
+    """One trained model: one configuration, one fold, one repetition."""
+
+    identity: dict[str, Any]
+    params: dict[str, Any]
+    fold: int
+    repetition: int
+    best_score: float
+    best_step: int
+    steps: int
+    stopped_by: str
+    history: list[tuple[int, float, float]]
+    train_seconds: float
+    seconds: float
+    peak_memory: int
+    device: str
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TestRecord(Record):
+    """One opening of the test classes: the fold models of one repetition, or a naive baseline.
+
+    Attributes:
+        kind: "reproduction" or "naive".
+        scores: "concatenated" and "separated" -> metric -> value.
+        separated: one such mapping per fold model.
+        folds: the FoldRecords without identity and history.
+        search: what selected the parameters: trials, failures, validation score.
+    """
+
+    __test__ = False  # pytest: not a test
+
+    kind: str
+    identity: dict[str, Any]
+    params: dict[str, Any]
+    repetition: int
+    dims: dict[str, int]
+    scores: dict[str, dict[str, float]]
+    separated: list[dict[str, float]]
+    queries: int
+    queries_dropped: int
+    test_fingerprint: str
+    folds: list[dict[str, Any]]
+    search: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+def provenance() -> dict[str, Any]:
+    """How and with what this process came to its result."""
+    commit, clean = _commit()
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": _command(),
+        "commit": commit,
+        "clean": clean,
+        "python": platform.python_version(),
+        "versions": _versions(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _command() -> str:
+    """The command line, without the folder that the program lies in."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _commit() -> tuple[str | None, bool | None]:
+    """Commit of the checkout this code runs from, and whether its code is unchanged."""
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return None, None
+    code = ["harness", "losses", "protocols"]
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit, not _git(root, "status", "--porcelain", "--", *code)
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def note_test_opening(results: Path, method: str, params_digest: str, repetition: int) -> None:
+    """Write to the ledger that test classes are being opened, before they are."""
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "method": method,
+        "params": params_digest,
+        "repetition": repetition,
+        "command": _command(),
+    }
+    append_line(results / LEDGER, entry)

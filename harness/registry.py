@@ -1,0 +1,237 @@
+"""Names to objects: files found by listing their folder, users' files, installed packages.
+
+The only module that reaches losses/ and protocols/. A file registers what it exports: METHODS,
+DATASETS, PROTOCOLS or TRUNKS. An installed package registers the same through an entry point in
+the group `harness.losses`, `harness.datasets`, `harness.protocols` or `harness.trunks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import HarnessError, unknown
+from losses.method import (
+    LOSS_LR,
+    Hook,
+    Method,
+    Params,
+    Preset,
+    Space,
+    builder_params,
+)
+from protocols.protocol import SEPARATOR, EvaluationProtocol, parse_changes
+from protocols.splits import FOLD_SCHEMES, ClassSplit, mlrc_applies, split_classes
+
+if TYPE_CHECKING:
+    from harness.datasets.listing import Dataset
+    from harness.trunks.trunk import Trunk
+
+__all__ = [
+    "KINDS",
+    "ClassSplit",
+    "EvaluationProtocol",
+    "Hook",
+    "Method",
+    "Params",
+    "Space",
+    "builder_params",
+    "items",
+    "load_dataset",
+    "load_method",
+    "load_protocol",
+    "load_trunk",
+    "mlrc_applies",
+    "names",
+    "split_classes",
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One sort of registered thing: where its files are and what they export."""
+
+    package: str
+    export: str
+    advice: str
+
+
+KINDS = {
+    "loss": Kind("losses", "METHODS", "to add one, create losses/{}.py or pass a .py file"),
+    "dataset": Kind("harness.datasets", "DATASETS", "for your own images: --dataset folder:PATH"),
+    "protocol": Kind("protocols", "PROTOCOLS", "to change one, name it: mlrc+batch_size=64"),
+    "trunk": Kind("harness.trunks", "TRUNKS", "to add one, create harness/trunks/{}.py"),
+}
+
+
+@cache
+def items(kind: str) -> dict[str, Any]:
+    """Every registered object of a kind by name, in the order of the names."""
+    found = {item.name: item for item in _exported(kind)}
+    return dict(sorted(found.items()))
+
+
+def names(kind: str) -> list[str]:
+    """Every registered name of a kind."""
+    return list(items(kind))
+
+
+def _exported(kind: str) -> Iterable[Any]:
+    where = KINDS[kind]
+    package = importlib.import_module(where.package)
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{where.package}.{info.name}")
+        yield from getattr(module, where.export, ())
+    for point in entry_points(group=f"harness.{kind}s" if kind != "loss" else "harness.losses"):
+        yield from getattr(point.load(), where.export)
+
+
+def _load(kind: str, name: str) -> Any:
+    known = items(kind)
+    if name not in known:
+        raise unknown(kind, name, known, KINDS[kind].advice.format(name))
+    return known[name]
+
+
+def load_method(name: str) -> Method:
+    """A method by name, alias or path of a Python file."""
+    if name.endswith(".py"):
+        return _method_of_file(Path(name))
+    aliases = {alias: item.name for item in items("loss").values() for alias in item.aliases}
+    return _load("loss", aliases.get(name, name))
+
+
+def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
+    """A data set by name, and the path behind a colon as in `folder:PATH`."""
+    name, _, path = spec.partition(":")
+    return _load("dataset", name), Path(path).expanduser() if path else None
+
+
+def load_trunk(name: str) -> Trunk:
+    return _load("trunk", name)
+
+
+def load_protocol(
+    spec: str, dataset: str, changes: Mapping[str, Any] | None = None
+) -> EvaluationProtocol:
+    """A protocol settled for a data set.
+
+    Args:
+        spec: its name, perhaps with changes: `mlrc+batch_size=64`.
+        dataset: whose settings it takes.
+        changes: more of them, which those in the spec override.
+    """
+    name, _, spelled = spec.partition(SEPARATOR)
+    protocol: EvaluationProtocol = _load("protocol", name)
+    try:
+        wanted = parse_changes(spelled) if spelled else {}
+        settled = protocol.on(dataset, {**(changes or {}), **wanted})
+    except ValueError as error:
+        raise HarnessError(f"protocol '{spec}': {error}") from None
+    _check(settled)
+    return settled
+
+
+def _check(protocol: EvaluationProtocol) -> None:
+    """Refuse values that no run could use, before any work starts."""
+    if protocol.folds not in FOLD_SCHEMES:
+        raise unknown("fold scheme", protocol.folds, FOLD_SCHEMES)
+    if protocol.crop > protocol.resize:
+        raise HarnessError(
+            f"protocol '{protocol.name}': crop ({protocol.crop}) must not exceed "
+            f"resize ({protocol.resize})"
+        )
+    positive = ("embedding_size", "resize", "crop", "batch_size", "lr", "validate_every")
+    for field in (*positive, "patience", "max_steps", "threads", "samples_per_class"):
+        value = getattr(protocol, field)
+        if value is not None and not value > 0:
+            raise HarnessError(f"protocol '{protocol.name}': {field} must be positive, got {value}")
+
+
+def _method_of_file(path: Path) -> Method:
+    """The method in a user's file: METHODS with one entry, or one PML loss class and SPACE."""
+    if not path.is_file():
+        raise HarnessError(f"no file at {path}; --loss takes a name or a Python file")
+    module = _import_file(path)
+    methods = getattr(module, "METHODS", None)
+    method = methods[0] if methods else _method_of_class(path, module)
+    # The source is part of the name, so that an edited loss never continues an old study.
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return replace(method, name=f"{method.name}@{digest}")
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"harness_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that objects of its classes can be pickled
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise HarnessError(f"{path} does not import: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _method_of_class(path: Path, module: ModuleType) -> Method:
+    from pytorch_metric_learning.losses import BaseMetricLossFunction
+
+    classes = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, BaseMetricLossFunction)
+        and value.__module__ == module.__name__
+    ]
+    if len(classes) != 1:
+        raise HarnessError(
+            f"{path} must define one pytorch-metric-learning loss class (it defines "
+            f"{len(classes)}) and may define SPACE, or export METHODS"
+        )
+    return _wrap_class(path.stem, classes[0], getattr(module, "SPACE", {}))
+
+
+def _wrap_class(name: str, loss_class: type, space: Space) -> Method:
+    """A Method around a plain PML class: first trial in the middle of the space."""
+    signature = inspect.signature(loss_class)
+    takes = signature.parameters
+    sizes = [size for size in ("num_classes", "embedding_size") if size in takes]
+    wrong = [param for param in space if param not in takes and param != "loss_lr"]
+    if wrong:
+        raise HarnessError(f"SPACE of {name} names '{wrong[0]}', which its class does not take")
+
+    def build_loss(num_classes: int, embedding_size: int, **params: Any) -> Any:
+        given = {"num_classes": num_classes, "embedding_size": embedding_size}
+        return loss_class(**{size: given[size] for size in sizes}, **params)
+
+    full = dict(space)
+    if "num_classes" in takes:  # class weights or proxies: parameters with a rate of their own
+        full.setdefault("loss_lr", LOSS_LR)
+    middle = {param: _middle(distribution) for param, distribution in full.items()}
+    return Method(
+        name=name,
+        paper="yours",
+        build_loss=build_loss,
+        space=lambda dataset, num_classes: full,
+        presets={"mlrc": {"cub": Preset(middle)}},
+        samples_per_class=1 if "num_classes" in takes else 4,
+    )
+
+
+def _middle(distribution: Any) -> Any:
+    if hasattr(distribution, "choices"):
+        return distribution.choices[0]
+    low, high = distribution.low, distribution.high
+    middle = (low * high) ** 0.5 if distribution.log else (low + high) / 2
+    return round(middle) if isinstance(low, int) else middle

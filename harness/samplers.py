@@ -1,0 +1,107 @@
+"""Which parameters to try next: published ones, then spread points, then a sampler's choice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from scipy.stats import qmc
+
+from harness.errors import unknown
+from harness.registry import Space
+
+START_POINTS = 10
+GRID_LEVELS = 5  # values of a real parameter in a grid
+
+SAMPLERS = ("gp", "tpe", "random", "grid")
+
+
+def check_sampler(name: str) -> None:
+    if name not in SAMPLERS:
+        raise unknown("sampler", name, SAMPLERS)
+
+
+def planned(
+    name: str, space: Space, published: Mapping[str, Any], seed: int
+) -> list[dict[str, Any]]:
+    """The trials that are known before any is run: all of them for a grid."""
+    first = {param: published[param] for param in space}
+    if not space:
+        return [first]
+    if name == "grid":
+        rest = [point for point in grid(space) if point != first]
+        order = np.random.default_rng(seed).permutation(len(rest))
+        return [first, *(rest[i] for i in order)]
+    return [first, *sobol(space, seed)]
+
+
+def sobol(space: Space, seed: int) -> list[dict[str, Any]]:
+    """Points that fill the space evenly."""
+    points = qmc.Sobol(len(space), rng=seed).random_base2(m=4)[:START_POINTS]
+    return [
+        {param: value_at(dist, u) for (param, dist), u in zip(space.items(), row, strict=True)}
+        for row in points
+    ]
+
+
+def grid(space: Space) -> list[dict[str, Any]]:
+    """Every whole number and choice, and a few values of each real parameter."""
+    axes = [_levels(distribution) for distribution in space.values()]
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def _levels(distribution: BaseDistribution) -> list[Any]:
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return list(range(distribution.low, distribution.high + 1, distribution.step))
+    return [value_at(distribution, u) for u in np.linspace(0, 1, GRID_LEVELS)]
+
+
+def value_at(distribution: BaseDistribution, u: float) -> Any:
+    """The value at quantile u of [0, 1) of a distribution, on a log scale where it has one."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(u * len(distribution.choices))]
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = distribution.low, distribution.high
+    if isinstance(distribution, IntDistribution):
+        # Half a step wider on both sides, so that the ends get their share when rounded.
+        value = _between(low - 0.5, high + 0.5, u, distribution.log)
+        return int(np.clip(round(value), low, high))
+    return float(np.clip(_between(low, high, u, distribution.log), low, high))
+
+
+def _between(low: float, high: float, u: float, log: bool) -> float:
+    return float(low * (high / low) ** u) if log else low + u * (high - low)
+
+
+def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    """A sampler without a past: all it knows is in the study, so a restart changes nothing."""
+    seed %= 2**31  # what every sampler takes
+    if name == "gp":
+        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=START_POINTS)
+    if name == "tpe":
+        return optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=START_POINTS, multivariate=True, constant_liar=True
+        )
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def on_bound(value: Any, distribution: BaseDistribution) -> str | None:
+    """ "low" or "high" if a value lies within 1 % of an end of its range."""
+    if isinstance(distribution, CategoricalDistribution):
+        return None
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    ends = np.array([distribution.low, value, distribution.high], dtype=float)
+    low, at, high = np.log(ends) if distribution.log else ends
+    share = (at - low) / (high - low) if high > low else 0.5
+    return "low" if share <= 0.01 else "high" if share >= 0.99 else None

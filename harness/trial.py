@@ -1,0 +1,200 @@
+"""One set of parameters -> every fold -> mean validation score."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import nn
+
+from harness import retrieval
+from harness.device import choose_device, device_name
+from harness.embed import embed_with
+from harness.experiment import Experiment
+from harness.files import replacing, write_text
+from harness.heads import Model
+from harness.images import CropSettings, TrainBatches
+from harness.records import FoldRecord, provenance
+from harness.registry import Hook, builder_params
+from harness.trainer import Progress, Trainer, TrainingFailed
+
+logger = logging.getLogger(__name__)
+
+RECORD = "record.json"
+WEIGHTS = "model.pt"
+
+FoldReport = Callable[[int, Progress], None]
+
+
+def silent(fold: int, progress: Progress) -> None:
+    """The report of who does not listen."""
+
+
+def run_trial(
+    experiment: Experiment, params: Mapping[str, Any], report: FoldReport = silent
+) -> list[FoldRecord]:
+    """Train every fold at repetition 0; finished folds are read back, not repeated."""
+    folds = range(len(experiment.split.folds))
+    return [run_fold(experiment, params, fold, repetition=0, report=report) for fold in folds]
+
+
+def mean_score(folds: list[FoldRecord]) -> float:
+    return float(np.mean([fold.best_score for fold in folds]))
+
+
+def find_fold(
+    experiment: Experiment, params: Mapping[str, Any], fold: int, repetition: int
+) -> FoldRecord | None:
+    """The record of a finished fold."""
+    path = experiment.run_dir(params, fold, repetition) / RECORD
+    return FoldRecord.read(path) if path.exists() else None
+
+
+def run_fold(
+    experiment: Experiment,
+    params: Mapping[str, Any],
+    fold: int,
+    repetition: int,
+    report: FoldReport = silent,
+    keep_weights: bool = False,
+    wait: bool = True,
+) -> FoldRecord:
+    """Train one model, or read back its record if that was done before.
+
+    Args:
+        keep_weights: leave the best weights beside the record.
+        wait: for a process that is at the same fold; else raise filelock.Timeout.
+    """
+    folder = experiment.run_dir(params, fold, repetition)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock", timeout=-1 if wait else 0):
+        found = find_fold(experiment, params, fold, repetition)
+        if found is not None and (not keep_weights or (folder / WEIGHTS).exists()):
+            return found
+        write_text(folder / "config.yaml", _fed_back(experiment, params).to_yaml())
+        try:
+            return _train_fold(experiment, params, fold, repetition, report, keep_weights, folder)
+        except TrainingFailed as failure:
+            write_text(folder / "failure.txt", f"{failure}\n")
+            raise
+        except Exception as error:
+            write_text(folder / "failure.txt", traceback.format_exc())
+            raise TrainingFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _fed_back(experiment: Experiment, params: Mapping[str, Any]) -> Any:
+    """The config that repeats this run when it is given back."""
+    return experiment.config.updated({"protocol": experiment.protocol.name, "params": dict(params)})
+
+
+def _train_fold(
+    experiment: Experiment,
+    params: Mapping[str, Any],
+    fold: int,
+    repetition: int,
+    report: FoldReport,
+    keep_weights: bool,
+    folder: Path,
+) -> FoldRecord:
+    device = choose_device(experiment.config.device)
+    with cpu_threads(experiment.protocol.threads):
+        trainer = build_trainer(experiment, params, fold, repetition, device)
+        fit = trainer.fit(
+            checkpoint=folder / "checkpoint.pt",
+            seed=experiment.seed("loss", fold, repetition),
+            report=lambda progress: report(fold, progress),
+            loader_workers=experiment.config.loader_workers,
+        )
+    if keep_weights:
+        with replacing(folder / WEIGHTS) as file:
+            torch.save(trainer.best_weights, file)
+    record = FoldRecord(
+        identity=experiment.identity(),
+        params=dict(params),
+        fold=fold,
+        repetition=repetition,
+        device=device_name(device),
+        provenance=provenance(),
+        **asdict(fit),
+    )
+    record.write(folder / RECORD)
+    (folder / "checkpoint.pt").unlink(missing_ok=True)
+    logger.debug("%s fold %d: %.4f", experiment.method.name, fold, record.best_score)
+    return record
+
+
+def build_trainer(
+    experiment: Experiment,
+    params: Mapping[str, Any],
+    fold: int,
+    repetition: int,
+    device: torch.device,
+) -> Trainer:
+    """Everything that trains on one fold, from its own seeds."""
+    protocol, method = experiment.protocol, experiment.method
+    classes = experiment.split.folds[fold]
+    given = builder_params(params)
+    model = build_model(experiment, params, experiment.seed("init", fold, repetition))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed("loss init", fold, repetition))
+        loss = method.build_loss(len(classes.train), protocol.embedding_size, **given)
+    attach = getattr(loss, "attach", None)
+    if attach is not None:
+        attach(model.head)
+    batches = TrainBatches(
+        store=experiment.trainval,
+        indices=tuple(np.array(experiment.indices_of((label,))) for label in classes.train),
+        batch_size=protocol.batch_size,
+        samples_per_class=protocol.samples_per_class or method.samples_per_class,
+        settings=CropSettings(
+            protocol.crop, protocol.crop_scale, protocol.crop_ratio, protocol.flip
+        ),
+        seed=experiment.seed("sampler", fold, repetition),
+    )
+    val_indices = experiment.indices_of(classes.val)
+    assert not set(val_indices) & set(np.concatenate(batches.indices).tolist())
+    val_labels = torch.from_numpy(experiment.listing.labels[val_indices]).to(device)
+
+    def validate(model: nn.Module) -> float:
+        embeddings = embed_with(
+            model, experiment.trainval, val_indices, protocol.crop, device, method.normalizer
+        )
+        scores = retrieval.evaluate(embeddings, val_labels, metrics=(protocol.metric,))
+        return scores.values[protocol.metric]
+
+    hook = method.build_hook(**given) if method.build_hook else Hook()
+    return Trainer(model, loss, hook, batches, validate, protocol, method, dict(params), device)
+
+
+def build_model(experiment: Experiment, params: Mapping[str, Any], seed: int) -> Model:
+    """Trunk and head as they are before training; the same trunk for every method."""
+    protocol, method, trunk = experiment.protocol, experiment.method, experiment.trunk
+    channels = trunk.channels or experiment.listing.channels
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = trunk.build(channels)
+        build_head = method.build_head or (lambda before, after, **unused: nn.Linear(before, after))
+        head = build_head(network.out_features, protocol.embedding_size, **builder_params(params))
+    return Model(network, trunk.normalize, protocol.pooling, protocol.norm, head)
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Run with the protocol's number of threads, so that workers never change a score."""
+    before = torch.get_num_threads(), faiss.omp_get_max_threads()
+    torch.set_num_threads(count)
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        faiss.omp_set_num_threads(before[1])

@@ -1,0 +1,1 @@
+"""Trunks: networks from images to feature maps."""

@@ -1,0 +1,1 @@
+"""Loss systems as pytorch-metric-learning classes, one system per file."""

@@ -1,0 +1,36 @@
+"""Refusals shared by the losses: each states the rule and the value that broke it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def check_embeddings(embeddings: Tensor, embedding_size: int | None = None) -> None:
+    """Raise ValueError unless these are some finite vectors, of embedding_size if it is given."""
+    expected = "dim" if embedding_size is None else embedding_size
+    if embeddings.ndim != 2 or embedding_size not in (None, embeddings.shape[1]):
+        shape = tuple(embeddings.shape)
+        raise ValueError(f"embeddings must have shape (batch, {expected}), got {shape}")
+    if len(embeddings) == 0:
+        raise ValueError("a batch must hold at least one embedding, got none")
+    # A sum is finite only if every term is; four times cheaper than looking at each, which is
+    # left for a sum that is not (large finite values may overflow).
+    if not (embeddings.detach().sum().isfinite() or torch.isfinite(embeddings).all()):
+        bad = int((~torch.isfinite(embeddings)).any(dim=1).sum())
+        raise ValueError(f"embeddings must be finite, {bad} of {len(embeddings)} rows are not")
+
+
+def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int, embedding_size: int) -> None:
+    """Raise ValueError unless this is a batch of (n, embedding_size) with labels in range."""
+    check_embeddings(embeddings, embedding_size)
+    low, high = (int(value) for value in torch.aminmax(labels))
+    if low < 0 or high >= num_classes:
+        raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {low}..{high}")
+
+
+def check_positive(**values: float) -> None:
+    """Raise ValueError for the first value that is not above zero."""
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")

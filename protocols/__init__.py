@@ -1,0 +1,1 @@
+"""Evaluation protocols: everything that two results must share to be compared."""

@@ -1,0 +1,64 @@
+"""The reality check (Musgrave, Belongie, Lim, ECCV 2020) and the papers' variants of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocols.protocol import EvaluationProtocol
+
+# One epoch of the reality check is 100 steps; it stops when the best validation lies more than
+# 9, 14 or 39 epochs back, which is 5, 3 or 2 validations.
+CARS = {"validate_every": 500, "patience": 3}
+SOP = {"validate_every": 2000, "patience": 2}
+
+# The embedded data set trains a small network from scratch. Fixed before any loss was compared:
+# 28 px glyphs cropped to 24 (no flip: b is not d), Adam 3e-3, at most 600 steps.
+GLYPHS = {
+    "trunk": "convnet",
+    "freeze_batchnorm": False,
+    "resize": 28,
+    "crop": 24,
+    "crop_scale": None,
+    "flip": False,
+    "optimizer": "adam",
+    "lr": 3e-3,
+    "validate_every": 50,
+    "patience": 5,
+    "max_steps": 600,
+}
+
+MLRC = EvaluationProtocol(
+    name="mlrc",
+    summary="the reality check: 4-fold class splits, 50 trials, 10 reproductions",
+    datasets={
+        "cars": CARS,
+        "sop": SOP,
+        "inshop": {**SOP, "folds": "balanced"},
+        "inaturalist": SOP,
+        "imagenet": SOP,
+        "glyphs": GLYPHS,
+    },
+)
+
+MLRC_CCP = replace(
+    MLRC,
+    name="mlrc-ccp",
+    summary="as the CCP paper runs it: Adam 1e-5, clipped gradients, evenly cut folds",
+    folds="ccp",
+    optimizer="adam",
+    lr=1e-5,
+    clip_norm=10.0,
+    clip_value=10.0,
+    validate_every=25,
+    patience=60,
+    datasets={
+        name: {"validate_every": 250} for name in ("sop", "inshop", "inaturalist", "imagenet")
+    }
+    | {"glyphs": {**GLYPHS, "patience": 60}},
+)
+
+MLRC_HPL = replace(
+    MLRC, name="mlrc-hpl", summary="as the HPL paper runs it: batches of 128", batch_size=128
+)
+
+PROTOCOLS = (MLRC, MLRC_CCP, MLRC_HPL)

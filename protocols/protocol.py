@@ -1,0 +1,136 @@
+"""EvaluationProtocol: the settings that two results must share to be compared."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+# Not part of what a result measures: more trials or reproductions can always be added.
+OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
+
+# A name that lists its changes separates them with this, as in `mlrc+batch_size=64`.
+SEPARATOR = "+"
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """Settings of training, selection and evaluation; a changed one changes the name.
+
+    Attributes:
+        folds: scheme of protocols.splits.
+        norm: "layer" for a LayerNorm without affine before the head, else "none".
+        freeze_batchnorm: running statistics of the trunk frozen; scale and shift still train.
+        resize, crop: short side of the decoded image, side of the square that is used.
+        crop_scale, crop_ratio: of the random resized crop; no scale means a plain random crop.
+        samples_per_class: overrides what the method asks for.
+        lr: of trunk, head and, where the method does not search it, of the loss.
+        validate_every: steps between validations.
+        patience: validations without improvement that end training.
+        threads: CPU threads of one training process, so that workers never change a score.
+        datasets: data set -> fields that differ there.
+    """
+
+    name: str
+    summary: str = ""
+
+    folds: str = "mlrc"
+    embedding_size: int = 128
+
+    trunk: str = "bninception"
+    pooling: str = "avg"
+    norm: str = "none"
+    freeze_batchnorm: bool = True
+
+    resize: int = 256
+    crop: int = 227
+    crop_scale: tuple[float, float] | None = (0.16, 1.0)
+    crop_ratio: tuple[float, float] = (0.75, 1.33)
+    flip: bool = True
+
+    batch_size: int = 32
+    samples_per_class: int | None = None
+    optimizer: str = "rmsprop"
+    lr: float = 1e-6
+    weight_decay: float = 1e-4
+    momentum: float = 0.9
+    optimizer_eps: float = 1e-8
+    clip_norm: float | None = None
+    clip_value: float | None = None
+
+    metric: str = "map_at_r"
+    validate_every: int = 200
+    patience: int = 5
+    max_steps: int = 100_000
+    threads: int = 1
+
+    trials: int = 50
+    reproductions: int = 10
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def on(self, dataset: str, changes: Mapping[str, Any] | None = None) -> EvaluationProtocol:
+        """This protocol with a data set's own settings, then with changes, which it is named by."""
+        settled = replace(self, **self.datasets.get(dataset, {}), datasets={})
+        real = {k: v for k, v in sorted((changes or {}).items()) if getattr(settled, k) != v}
+        name = SEPARATOR.join([settled.name, *(f"{k}={_format(v)}" for k, v in real.items())])
+        return replace(settled, **real, name=name)
+
+    def identity(self) -> dict[str, Any]:
+        """Every field that a result depends on, ready for JSON."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: v for k, v in values.items() if k not in OUTSIDE_IDENTITY}
+
+
+def parse_changes(text: str) -> dict[str, Any]:
+    """Field values from the part of a protocol's name behind the first separator."""
+    changes: dict[str, Any] = {}
+    for item in text.split(SEPARATOR):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(f"'{item}' does not read as field=value")
+        changes[key] = parse_field(key, value)
+    return changes
+
+
+def parse_field(key: str, text: str) -> Any:
+    """The value of a protocol field, read from text by the field's type."""
+    hints = get_type_hints(EvaluationProtocol)
+    known = [f.name for f in fields(EvaluationProtocol) if f.name not in OUTSIDE_IDENTITY]
+    known.remove("name")
+    if key not in known:
+        near = get_close_matches(key, known, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise ValueError(f"a protocol has no field '{key}'.{hint}\n  known: {', '.join(known)}")
+    try:
+        return _parse(hints[key], text)
+    except ValueError:
+        raise ValueError(f"'{text}' is no value for protocol field '{key}'") from None
+
+
+def _parse(kind: Any, text: str) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        if text == "none":
+            return None
+        return _parse(next(arg for arg in get_args(kind) if arg is not type(None)), text)
+    if get_origin(kind) is tuple:
+        parts = text.split(",")
+        if len(parts) != len(get_args(kind)):
+            raise ValueError(text)
+        return tuple(_parse(arg, part) for arg, part in zip(get_args(kind), parts, strict=True))
+    if kind is bool:
+        return {"true": True, "false": False}[text] if text in ("true", "false") else _refuse(text)
+    return kind(text)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(_format(part) for part in value)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -1,0 +1,74 @@
+"""Shared fixtures: a cache for the whole session, and runs that take about a second."""
+
+from __future__ import annotations
+
+import os
+
+# One thread per process: tests run beside each other, and scores depend on it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from harness.config import RunConfig
+from harness.experiment import Experiment, build_experiment
+
+# Two validations per fold: enough to choose a checkpoint, over in a fraction of a second.
+QUICK = "mlrc+max_steps=6+validate_every=3"
+FOLDER = "mlrc+crop=12+crop_scale=none+flip=false+freeze_batchnorm=false+max_steps=4+resize=16"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def single_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def cache_dir(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Glyphs are rendered once for all tests, never into the user's own cache."""
+    folder = tmp_path_factory.getbasetemp().parent / "cache"
+    monkeypatch.setenv("HARNESS_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    return RunConfig(
+        loss="proxyanchor",
+        protocol=QUICK,
+        workers=1,
+        device="cpu",
+        runs_dir=str(tmp_path / "runs"),
+        results_dir=str(tmp_path / "results"),
+    )
+
+
+@pytest.fixture
+def make_experiment(config: RunConfig) -> Callable[..., Experiment]:
+    return lambda **values: build_experiment(config.updated(values))
+
+
+def write_images(root: Path, num_classes: int = 16, per_class: int = 5) -> None:
+    """Class folders of 20 x 16 px images; each class has a colour, each image noise."""
+    rng = np.random.default_rng(0)
+    for label in range(num_classes):
+        folder = root / f"class_{label:02d}"
+        folder.mkdir(parents=True)
+        colour = rng.integers(0, 200, 3)
+        for number in range(per_class):
+            pixels = np.clip(colour + rng.normal(0, 25, (20, 16, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Path:
+    root = tmp_path / "pictures"
+    write_images(root)
+    return root
