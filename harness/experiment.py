@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import registry
 from harness.config import RunConfig
-from harness.errors import HarnessError
+from harness.errors import HarnessError, unknown
 from harness.registry import ClassSplit, EvaluationProtocol, Method, Space
 from harness.seeds import derive_seed
 
@@ -143,6 +143,10 @@ def build_experiment(config: RunConfig) -> Experiment:
     except ValueError as error:
         raise HarnessError(str(error)) from None
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
+    known = method.known_params(dataset.name, len(split.folds[0].train))
+    for name in config.params:
+        if name not in known:
+            raise unknown("parameter", name, known, f"these are the parameters of {method.name}")
     return Experiment(
         config=config,
         method=method,

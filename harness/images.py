@@ -22,6 +22,8 @@ from harness.errors import HarnessError
 from harness.files import read_json, sync_folder, write_json
 from harness.seeds import derive_seed
 
+TRIES = 10  # to draw a box that fits into the image
+
 CACHE_VERSION = 1  # of the format below: raises when cached pixels would differ
 
 
@@ -69,7 +71,8 @@ def open_store(
         fingerprint=read_json(folder / "meta.json")["fingerprint"],
         position={listing_index: row for row, listing_index in enumerate(indices)},
         index=np.load(folder / "index.npy"),
-        pixels=np.memmap(folder / "pixels.u8", dtype=np.uint8, mode="r"),
+        # As a plain array: slicing a memmap object costs six times as much.
+        pixels=np.asarray(np.memmap(folder / "pixels.u8", dtype=np.uint8, mode="r")),
         channels=listing.channels,
     )
 
@@ -162,39 +165,47 @@ def random_batch(
 ) -> Tensor:
     """(n, channels, crop, crop) uint8: a random crop of each image, perhaps flipped."""
     crop = settings.crop
-    batch = np.empty((len(indices), crop, crop, store.channels), dtype=np.uint8)
-    for row, i in enumerate(indices):
-        pixels = store.image(i)
-        top, left, height, width = _draw_box(pixels.shape[0], pixels.shape[1], settings, rng)
-        box = pixels[top : top + height, left : left + width]
+    images = [store.image(i) for i in indices]
+    boxes = draw_boxes(np.array([image.shape[:2] for image in images]), settings, rng)
+    flipped = rng.random(len(images)) < 0.5 if settings.flip else np.zeros(len(images), dtype=bool)
+    batch = np.empty((len(images), crop, crop, store.channels), dtype=np.uint8)
+    for row, (image, (top, left, height, width)) in enumerate(
+        zip(images, boxes.tolist(), strict=True)
+    ):
+        box = image[top : top + height, left : left + width]
         if (height, width) != (crop, crop):
-            image = Image.fromarray(box.squeeze(2) if store.channels == 1 else box)
-            resized = image.resize((crop, crop), Image.Resampling.BILINEAR)
+            picture = Image.fromarray(box.squeeze(2) if store.channels == 1 else box)
+            resized = picture.resize((crop, crop), Image.Resampling.BILINEAR)
             box = np.asarray(resized).reshape(crop, crop, store.channels)
-        batch[row] = box[:, ::-1] if settings.flip and rng.random() < 0.5 else box
+        batch[row] = box[:, ::-1] if flipped[row] else box
     return torch.from_numpy(batch).permute(0, 3, 1, 2)
 
 
-def _draw_box(
-    height: int, width: int, settings: CropSettings, rng: np.random.Generator
-) -> tuple[int, int, int, int]:
-    """Top, left, height, width; with a scale, drawn as torchvision's RandomResizedCrop draws."""
+def draw_boxes(sizes: np.ndarray, settings: CropSettings, rng: np.random.Generator) -> np.ndarray:
+    """(n, 4) top, left, height, width for (n, 2) heights and widths.
+
+    With a scale, as torchvision's RandomResizedCrop draws: area and ratio up to ten times, until
+    the box fits; else the largest middle part that has the ratio.
+    """
     if settings.crop_scale is None:
-        side = settings.crop
-        top, left = rng.integers(0, [height - side + 1, width - side + 1])
-        return int(top), int(left), side, side
-    low, high = (math.log(ratio) for ratio in settings.crop_ratio)
-    for _ in range(10):
-        area = height * width * rng.uniform(*settings.crop_scale)
-        ratio = math.exp(rng.uniform(low, high))
-        box_width, box_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < box_width <= width and 0 < box_height <= height:
-            top, left = rng.integers(0, [height - box_height + 1, width - box_width + 1])
-            return int(top), int(left), box_height, box_width
-    # Too long an image for the ratio: the largest middle part that has it.
-    box_width = min(width, round(height * settings.crop_ratio[1]))
-    box_height = min(height, round(width / settings.crop_ratio[0]))
-    return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
+        boxes = np.full_like(sizes, settings.crop)
+        return np.hstack([rng.integers(0, sizes - boxes + 1), boxes])
+    count = len(sizes)
+    area = sizes.prod(axis=1) * rng.uniform(*settings.crop_scale, (TRIES, count))
+    low, high = np.log(settings.crop_ratio)
+    ratio = np.exp(rng.uniform(low, high, (TRIES, count)))
+    drawn = np.sqrt(np.stack([area / ratio, area * ratio], axis=2)).round().astype(np.int64)
+    fits = ((drawn > 0) & (drawn <= sizes)).all(axis=2)
+    boxes = drawn[fits.argmax(axis=0), np.arange(count)]
+    corners = rng.integers(0, np.maximum(sizes - boxes, 0) + 1)
+    for row in np.flatnonzero(~fits.any(axis=0)):
+        height, width = sizes[row]
+        boxes[row] = (
+            min(height, round(width / settings.crop_ratio[0])),
+            min(width, round(height * settings.crop_ratio[1])),
+        )
+        corners[row] = (sizes[row] - boxes[row]) // 2
+    return np.hstack([corners, boxes])
 
 
 @dataclass(frozen=True)

@@ -209,8 +209,9 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame({"rank": frame["rank"].astype("string").fillna("")})
     table["method"] = frame["method"] + np.where(frame["incomplete"], " †", "")
     for kind in KINDS:
+        size = _size(frame, kind)
         for metric in METRICS:
-            title = f"{METRIC_TITLES[metric]} {kind}"
+            title = f"{METRIC_TITLES[metric]} {size}"
             column = f"{metric}_{kind}"
             table[title] = [
                 _percent(mean, half_width)
@@ -220,6 +221,11 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     table["trials"] = frame["trials"].astype("string").fillna("")
     table["n"] = frame["reproductions"].astype("string")
     return table
+
+
+def _size(frame: pd.DataFrame, kind: str) -> int:
+    """Embedding size of the trained rows; a naive row may have fewer dimensions to offer."""
+    return int(frame[f"dim_{kind}"].max())
 
 
 def _percent(value: float | None, half_width: float = float("nan")) -> str:
@@ -251,13 +257,11 @@ def title_of(frame: pd.DataFrame) -> str:
 
 def notes_on(frame: pd.DataFrame) -> list[str]:
     """What a reader must know to read the table right."""
-    sizes = frame.loc[frame["trials"].notna()].head(1)
-    notes = ["Percent on the test classes; ± is half the 95 % interval over n reproductions."]
-    if len(sizes):
-        notes.append(
-            f"Concatenated: {sizes['dim_concatenated'].item()}-d, the four fold models side by "
-            f"side. Separated: {sizes['dim_separated'].item()}-d, mean of the four."
-        )
+    together, single = (_size(frame, kind) for kind in KINDS)
+    notes = [
+        "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
+        f"{together}: embeddings of the four fold models side by side. {single}: mean of the four.",
+    ]
     if frame["incomplete"].any():
         notes.append("† fewer trials or reproductions than the protocol asks for.")
     return notes

@@ -31,8 +31,8 @@ from losses.method import (
     Space,
     builder_params,
 )
-from protocols.protocol import SEPARATOR, EvaluationProtocol, parse_changes
-from protocols.splits import FOLD_SCHEMES, ClassSplit, mlrc_applies, split_classes
+from protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
+from protocols.splits import ClassSplit, mlrc_applies, split_classes
 
 if TYPE_CHECKING:
     from harness.datasets.listing import Dataset
@@ -137,26 +137,10 @@ def load_protocol(
     try:
         wanted = parse_changes(spelled) if spelled else {}
         settled = protocol.on(dataset, {**(changes or {}), **wanted})
+        check(settled)
     except ValueError as error:
         raise HarnessError(f"protocol '{spec}': {error}") from None
-    _check(settled)
     return settled
-
-
-def _check(protocol: EvaluationProtocol) -> None:
-    """Refuse values that no run could use, before any work starts."""
-    if protocol.folds not in FOLD_SCHEMES:
-        raise unknown("fold scheme", protocol.folds, FOLD_SCHEMES)
-    if protocol.crop > protocol.resize:
-        raise HarnessError(
-            f"protocol '{protocol.name}': crop ({protocol.crop}) must not exceed "
-            f"resize ({protocol.resize})"
-        )
-    positive = ("embedding_size", "resize", "crop", "batch_size", "lr", "validate_every")
-    for field in (*positive, "patience", "max_steps", "threads", "samples_per_class"):
-        value = getattr(protocol, field)
-        if value is not None and not value > 0:
-            raise HarnessError(f"protocol '{protocol.name}': {field} must be positive, got {value}")
 
 
 def _method_of_file(path: Path) -> Method:

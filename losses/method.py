@@ -130,6 +130,11 @@ class Method:
                 return by_dataset[key]
         raise ValueError(f"preset '{name}' of {self.name} has no values for '{dataset}' or 'cub'")
 
+    def known_params(self, dataset: str, num_classes: int) -> set[str]:
+        """Every parameter that somebody searched or published a value for."""
+        published = (preset.params for by in self.presets.values() for preset in by.values())
+        return {*self.space(dataset, num_classes), *OPTIMIZER_PARAMS}.union(*published)
+
 
 def builder_params(params: Params) -> dict[str, Any]:
     """The parameters that builders receive: all but those of the optimizer."""

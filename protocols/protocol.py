@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from protocols.splits import FOLD_SCHEMES
+
 # Not part of what a result measures: more trials or reproductions can always be added.
 OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
+
+# Fields with a fixed set of values, and those that must be above zero.
+CHOICES: dict[str, Collection[str]] = {
+    "folds": FOLD_SCHEMES,
+    "pooling": ("avg", "max", "avg+max"),
+    "norm": ("none", "layer"),
+    "optimizer": ("rmsprop", "adam", "adamw", "sgd"),
+    "metric": ("map_at_r", "r_precision", "p_at_1"),
+}
+POSITIVE = (
+    *("embedding_size", "resize", "crop", "batch_size", "samples_per_class", "lr"),
+    *("validate_every", "patience", "max_steps", "threads", "clip_norm", "clip_value"),
+)
 
 # A name that lists its changes separates them with this, as in `mlrc+batch_size=64`.
 SEPARATOR = "+"
@@ -86,7 +102,8 @@ class EvaluationProtocol:
 def parse_changes(text: str) -> dict[str, Any]:
     """Field values from the part of a protocol's name behind the first separator."""
     changes: dict[str, Any] = {}
-    for item in text.split(SEPARATOR):
+    # Only before a field: a value may hold the separator, as in pooling=avg+max.
+    for item in re.split(r"\+(?=\w+=)", text):
         key, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"'{item}' does not read as field=value")
@@ -100,13 +117,34 @@ def parse_field(key: str, text: str) -> Any:
     known = [f.name for f in fields(EvaluationProtocol) if f.name not in OUTSIDE_IDENTITY]
     known.remove("name")
     if key not in known:
-        near = get_close_matches(key, known, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        raise ValueError(f"a protocol has no field '{key}'.{hint}\n  known: {', '.join(known)}")
+        raise ValueError(f"a protocol has no field '{key}'.{_hint(key, known)}")
     try:
         return _parse(hints[key], text)
     except ValueError:
         raise ValueError(f"'{text}' is no value for protocol field '{key}'") from None
+
+
+def check(protocol: EvaluationProtocol) -> None:
+    """Raise ValueError for a value that no run could use."""
+    for field_name, choices in CHOICES.items():
+        value = getattr(protocol, field_name)
+        if value not in choices:
+            raise ValueError(f"no {field_name} named '{value}'.{_hint(value, choices)}")
+    for field_name in POSITIVE:
+        value = getattr(protocol, field_name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{field_name} must be positive, got {value}")
+    if protocol.crop > protocol.resize:
+        raise ValueError(
+            f"crop ({protocol.crop}) must not exceed resize ({protocol.resize}), "
+            "the short side of the image it is cut from"
+        )
+
+
+def _hint(wrong: str, known: Iterable[str]) -> str:
+    near = get_close_matches(wrong, list(known), n=1)
+    suggestion = f" Did you mean '{near[0]}'?" if near else ""
+    return f"{suggestion}\n  known: {', '.join(known)}"
 
 
 def _parse(kind: Any, text: str) -> Any:

@@ -29,9 +29,7 @@ def single_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache_dir(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Glyphs are rendered once for all tests, never into the user's own cache."""
     folder = tmp_path_factory.getbasetemp().parent / "cache"
     monkeypatch.setenv("HARNESS_CACHE", str(folder))

@@ -1,0 +1,104 @@
+"""The command line: help, lists, and a message instead of a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import QUICK
+
+from harness import display, registry
+from harness.cli import main
+from harness.progress import Event
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search"], "which loss? Give --loss NAME"),
+        (["search", "--loss", "contrastve"], "Did you mean 'contrastive'"),
+        (["search", "--loss", "ms", "--dataset", "glyfs"], "Did you mean 'glyphs'"),
+        (["search", "--loss", "ms", "--protocol", "mlrc+batchsize=1"], "Did you mean 'batch_size'"),
+        (["search", "--loss", "ms", "--trunk", "resnet"], "no trunk named 'resnet'"),
+        (["search", "--loss", "ms", "--preset", "mine"], "ms has no preset 'mine'"),
+        (["search", "--loss", "ms", "--trials", "-3"], "trials must not be negative, got -3"),
+        (["search", "--loss", "ms", "--trials", "x"], "Invalid value for '--trials'"),
+        (["search", "--loss", "ms", "--device", "tpu"], "no device named 'tpu'"),
+        (["search", "--loss", "ms", "--sampler", "bayes"], "no sampler named 'bayes'"),
+        (["search", "--loss", "ms", "--set", "trails=3"], "Did you mean 'trials'"),
+        (["search", "--loss", "ms", "--config", "none.yaml"], "cannot read config none.yaml"),
+        (["search", "--loss", "ms", "--dataset", "folder"], "--dataset folder:PATH"),
+        (["search", "--loss", "ms", "--dataset", "folder:/none"], "no folder at /none"),
+        (["search", "--loss", "none.py"], "no file at none.py"),
+        (["search", "--colour"], "No such option: --colour"),
+        (["serch"], "No such command 'serch'"),
+        (["list", "loses"], "Did you mean 'losses'"),
+        (["train", "--loss", "ms", "--set", "params.alhpa=1"], "no parameter named 'alhpa'"),
+    ],
+)
+def test_every_user_error_is_a_message_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and message in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "runs").exists(), "nothing was started"
+
+
+def test_list_shows_every_loss_with_paper_space_and_presets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["list", "losses"]) == 0
+    text = capsys.readouterr().out
+    for name, method in registry.items("loss").items():
+        assert f"  {name}" in text and method.paper in text
+    assert "temperature [0.01, 100] log" in text and "presets: mlrc" in text
+
+
+def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for kind in ("dataset", "protocol", "trunk"):
+        for name in registry.names(kind):
+            assert f"  {name} " in text
+
+
+def test_train_shows_the_four_folds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--protocol", QUICK, "--runs-dir", str(tmp_path), "--device", "cpu"]
+    assert main(["train", "--loss", "triplet", *where, "--set", "params.margin=0.3"]) == 0
+    text = capsys.readouterr().out
+    assert "params: margin=0.3" in text
+    assert [f"fold {fold}: validation map_at_r" in text for fold in range(4)] == [True] * 4
+
+
+def test_a_flag_beats_set_and_set_beats_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness import cli
+
+    path = tmp_path / "c.yaml"
+    path.write_text("trials: 1\nseed: 1\nworkers: 1\nparams: {a: 1, b: 1}\n")
+    values = cli._values(path, ["seed=2", "trials=2", "params.b=2"], {"trials": 3, "seed": None})
+    assert values == {"trials": 3, "seed": 2, "workers": 1, "params": {"a": 1, "b": 2}}
+
+
+def test_plain_lines_say_what_a_person_wants_to_know() -> None:
+    lines = display.Lines(verbose=False)
+    trial = Event("trial", "ms", unit=2, units=10, score=0.25, best=0.3, seconds=12.0)
+    text = lines._text(trial)
+    assert text.startswith("ms: trial 3/10, map@r 0.2500, best 0.3000, 12 s, about ")
+    failed = Event("trial", "ms", unit=3, units=10, message="the loss became nan")
+    assert lines._text(failed) == "ms: trial 4/10 failed: the loss became nan"
+    step = Event("validation", "ms", unit=2, units=10, fold=1, step=50, max_steps=400, score=0.1)
+    assert lines._text(step) == ""
+    assert "fold 1, step 50/400" in display.Lines(verbose=True)._text(step)
+
+
+def test_seconds_are_spelled_for_people() -> None:
+    assert [display.spell_seconds(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]

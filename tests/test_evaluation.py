@@ -1,0 +1,306 @@
+"""From search to leaderboard, through the command line; and the arithmetic of the test scores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import QUICK
+from sklearn.decomposition import PCA
+
+from harness import evaluate as evaluate_from_python
+from harness import leaderboard
+from harness import search as search_from_python
+from harness.cli import main
+from harness.config import RunConfig, load_config
+from harness.evaluation import evaluate
+from harness.experiment import build_experiment
+from harness.images import centre_batch
+from harness.records import LEDGER, FoldRecord, TestRecord
+from harness.study import Study, search
+from harness.trial import WEIGHTS, build_model
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One search of two losses and its evaluation, through the command line."""
+    root = tmp_path_factory.mktemp("chain")
+    where = ["--protocol", QUICK, "--runs-dir", str(root / "runs"), "--device", "cpu"]
+    assert main(["search", "--loss", "proxyanchor", "ccp", *where, "--trials", "2"]) == 0
+    assert main(eval_command(root)) == 0
+    return root
+
+
+def eval_command(root: Path) -> list[str]:
+    folders = ["--runs-dir", str(root / "runs"), "--results-dir", str(root / "results")]
+    return ["eval", "--reproductions", "2", "--workers", "1", *folders]
+
+
+@pytest.fixture
+def table(finished: Path) -> Path:
+    return finished / "results" / QUICK / "glyphs-convnet"
+
+
+def test_the_leaderboard_has_a_row_for_each_method_and_each_naive_baseline(table: Path) -> None:
+    frame = pd.read_csv(table / "leaderboard.csv")
+    assert set(frame["method"]) == {"proxyanchor", "ccp-c2", "untrained", "pixels"}
+    assert list(frame.columns) == list(leaderboard.COLUMNS)
+    trained = frame[frame["trials"].notna()]
+    assert trained["reproductions"].tolist() == [2, 2]
+    assert sorted(trained["rank"]) == [1, 2]
+    assert trained["incomplete"].all()  # 2 trials of 50, 2 reproductions of 10
+    ordered = frame["map_at_r_concatenated"].tolist()
+    assert ordered == sorted(ordered, reverse=True)
+
+
+def test_the_table_is_made_of_the_records(table: Path) -> None:
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    records = [TestRecord.read(path) for path in table.glob("records/ccp-c2/*.json")]
+    assert sorted(record.repetition for record in records) == [1, 2]
+    scores = [record.scores["separated"]["p_at_1"] for record in records]
+    assert frame.loc["ccp-c2", "p_at_1_separated"] == pytest.approx(np.mean(scores), rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["proxyanchor", "ccp-c2"])
+def test_test_scores_are_those_of_the_saved_models(finished: Path, table: Path, loss: str) -> None:
+    """Embeds the test classes again, model by model, and scores them in float64."""
+    config = RunConfig().updated(
+        load_config(
+            finished / "runs" / table.relative_to(finished / "results") / loss / "config.yaml"
+        )
+    )
+    experiment = build_experiment(config)
+    record = TestRecord.read(next(table.glob(f"records/{loss}/*-01.json")))
+    indices = experiment.indices_of(experiment.split.test)
+    labels = torch.from_numpy(experiment.listing.labels[indices])
+    images = centre_batch(experiment.open_part("test"), indices, experiment.protocol.crop)
+
+    def normalized(vectors: torch.Tensor) -> torch.Tensor:
+        length = vectors.norm(dim=1, keepdim=True)
+        return vectors / (length.clamp_min(1) if loss == "ccp-c2" else length)
+
+    parts = []
+    for fold in range(4):
+        model = build_model(experiment, record.params, seed=0).eval()
+        folder = experiment.run_dir(record.params, fold, repetition=1)
+        model.load_state_dict(torch.load(folder / WEIGHTS))
+        with torch.no_grad():
+            parts.append(normalized(model(images)))
+    single = [plain_scores(part, labels) for part in parts]
+    together = plain_scores(normalized(torch.cat(parts, 1)), labels)
+    for metric in ("p_at_1", "r_precision", "map_at_r"):
+        assert record.scores["concatenated"][metric] == pytest.approx(together[metric], abs=1e-5)
+        mean = np.mean([scores[metric] for scores in single])
+        assert record.scores["separated"][metric] == pytest.approx(mean, abs=1e-5)
+
+
+def plain_scores(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """From the definitions, for classes of equal size: all distances, sorted."""
+    vectors = embeddings.double()
+    distances = torch.cdist(vectors, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+    distances.fill_diagonal_(torch.inf)
+    others = int((labels == labels[0]).sum()) - 1
+    nearest = distances.argsort(dim=1, stable=True)[:, :others]
+    hits = (labels[nearest] == labels[:, None]).double()
+    precision = hits.cumsum(1) / torch.arange(1, others + 1)
+    return {
+        "p_at_1": hits[:, 0].mean().item(),
+        "r_precision": hits.mean().item(),
+        "map_at_r": (precision * hits).mean().item(),
+    }
+
+
+def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(table: Path) -> None:
+    experiment = build_experiment(RunConfig(loss="triplet"))
+    parts = {}
+    for name, classes in (("trainval", experiment.split.trainval), ("test", experiment.split.test)):
+        indices = experiment.indices_of(classes)
+        images = centre_batch(experiment.open_part(name), indices, 24)
+        parts[name] = images.flatten(1).double().numpy(), experiment.listing.labels[indices]
+    pca = PCA(128, svd_solver="full").fit(parts["trainval"][0])
+    reduced = torch.from_numpy(pca.transform(parts["test"][0])).float()
+    labels = torch.from_numpy(parts["test"][1])
+    expected = plain_scores(torch.nn.functional.normalize(reduced), labels)
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    assert frame.loc["pixels", "map_at_r_separated"] == pytest.approx(
+        expected["map_at_r"], abs=1e-4
+    )
+
+
+def test_running_it_again_does_nothing_twice(finished: Path, table: Path) -> None:
+    files = [*finished.glob("**/record.json"), *table.glob("**/*.json"), table / LEDGER]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    assert len(before) > 16
+    assert main(eval_command(finished)) == 0
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+
+
+def test_the_search_is_not_among_the_reproductions(finished: Path) -> None:
+    folds = [FoldRecord.read(path) for path in finished.glob("runs/*/*/ccp-c2/folds/*/record.json")]
+    by_repetition = {r: {f.fold for f in folds if f.repetition == r} for r in (0, 1, 2)}
+    assert by_repetition == {0: {0, 1, 2, 3}, 1: {0, 1, 2, 3}, 2: {0, 1, 2, 3}}
+    assert len([f for f in folds if f.repetition == 0]) == 8  # two trials
+
+
+def test_a_saved_config_repeats_its_run(finished: Path, tmp_path: Path) -> None:
+    folder = next(finished.glob("runs/*/*/proxyanchor/folds/*/")).parent
+    path = next(p for p in folder.glob("*/record.json") if FoldRecord.read(p).repetition == 0)
+    record = FoldRecord.read(path)
+    config = RunConfig().updated(load_config(path.with_name("config.yaml")))
+    again = build_experiment(config.updated({"runs_dir": str(tmp_path)}))
+    assert again.published_params == record.params
+    assert again.run_dir(again.published_params, record.fold, 0).name == path.parent.name
+
+
+def test_records_say_how_they_were_made(table: Path) -> None:
+    record = TestRecord.read(next(table.glob("records/proxyanchor/*.json")))
+    assert record.provenance["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert {"commit", "clean", "command", "time", "python"} <= set(record.provenance)
+    assert record.search["trials"] == 2 and len(record.folds) == 4
+    assert record.identity["protocol"]["max_steps"] == 6
+
+
+def test_the_same_command_gives_bit_identical_scores(config: RunConfig, tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "other"):
+        settings = config.updated({"runs_dir": str(tmp_path / name), "trials": 2})
+        search([settings])
+        trials = Study(build_experiment(settings)).completed()
+        found.append([(trial.params, trial.user_attrs["folds"]) for trial in trials])
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_the_number_of_workers_does_not_change_a_score(config: RunConfig, tmp_path: Path) -> None:
+    found = []
+    for workers in (1, 2):
+        settings = config.updated(
+            {"runs_dir": str(tmp_path / str(workers)), "trials": 4, "workers": workers}
+        )
+        search([settings])
+        trials = Study(build_experiment(settings)).completed()
+        found.append({str(t.params): t.user_attrs["folds"] for t in trials})
+    assert len(found[0]) == 4
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_two_workers_evaluate_everything_once(finished: Path, tmp_path: Path) -> None:
+    command = eval_command(finished)
+    command[command.index("--workers") + 1] = "2"
+    command[command.index("--results-dir") + 1] = str(tmp_path)
+    assert main(command) == 0
+    table = tmp_path / QUICK / "glyphs-convnet"
+    assert len(list(table.glob("records/*/*.json"))) == 2 + 2 + 2 + 1
+    assert len((table / LEDGER).read_text().splitlines()) == 7
+
+
+@pytest.mark.slow
+def test_a_killed_search_is_finished_by_the_same_command(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "harness.cli", "search", "--loss", "triplet", "--device", "cpu"),
+        *("--protocol", QUICK, "--trials", "4", "--workers", "1", "--runs-dir", str(tmp_path)),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "trial 2/4" not in process.stderr.readline():
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    records = {p: p.stat().st_mtime_ns for p in tmp_path.glob("**/record.json")}
+    assert 8 <= len(records) < 16
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "4 trials, 0 failed" in done.stdout
+    assert "trial 1/4" not in done.stderr and "trial 2/4" not in done.stderr
+    assert all(path.stat().st_mtime_ns == time for path, time in records.items())
+
+
+def test_a_loss_of_ones_own_goes_all_the_way(config: RunConfig, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from optuna.distributions import FloatDistribution\n"
+        "from pytorch_metric_learning.losses import TripletMarginLoss\n"
+        "class Mine(TripletMarginLoss): pass\n"
+        "SPACE = {'margin': FloatDistribution(0, 1)}\n"
+    )
+    values: dict[str, Any] = {
+        "protocol": QUICK,
+        "runs_dir": config.runs_dir,
+        "results_dir": config.results_dir,
+        "workers": 1,
+    }
+    summary = search_from_python(loss=str(path), trials=2, **values)
+    assert summary.trials == 2 and set(summary.best_params) == {"margin"}
+    board = evaluate_from_python(reproductions=1, **values)[0]
+    assert summary.method in board.frame["method"].tolist()
+
+
+def test_evaluating_nothing_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "--runs-dir", str(tmp_path), "--dataset", "glyphs"]) == 2
+    assert "search first: harness search --loss NAME --dataset glyphs" in capsys.readouterr().err
+
+
+def test_a_search_without_a_complete_trial_is_named(config: RunConfig) -> None:
+    Study(build_experiment(config))
+    prepared = Path(build_experiment(config).runs)
+    (prepared / "config.yaml").write_text(config.to_yaml())
+    with pytest.raises(Exception, match="proxyanchor: no trial of its search is complete"):
+        evaluate([], {"runs_dir": config.runs_dir})
+
+
+@pytest.fixture
+def copied(table: Path, tmp_path: Path) -> Path:
+    """A table whose records may be spoiled."""
+    for path in table.glob("**/*.json*"):
+        target = tmp_path / path.relative_to(table)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def test_a_truncated_record_is_named_and_the_rest_is_ranked(copied: Path) -> None:
+    path = next(copied.glob("records/proxyanchor/*.json"))
+    path.write_text(path.read_text()[:100])
+    board = leaderboard.build(copied)
+    assert len(board.problems) == 1 and str(path) in board.problems[0]
+    assert board.frame.set_index("method").loc["proxyanchor", "reproductions"] == 1
+
+
+def test_a_record_of_another_version_of_the_data_is_left_out(copied: Path) -> None:
+    path = next(copied.glob("records/proxyanchor/*.json"))
+    values = json.loads(path.read_text())
+    values["identity"]["data_fingerprint"] = "another"
+    values["provenance"]["time"] = "2020-01-01T00:00:00+00:00"
+    path.write_text(json.dumps(values))
+    board = leaderboard.build(copied)
+    assert "another version of the data" in board.problems[0]
+    assert board.frame.set_index("method").loc["proxyanchor", "reproductions"] == 1
+
+
+def test_parameters_are_chosen_by_validation_never_by_test(copied: Path) -> None:
+    for path in list(copied.glob("records/proxyanchor/*.json")):
+        values = json.loads(path.read_text())
+        values["params"]["margin"] = 0.49
+        values["search"]["validation"] = 0.0  # worse in validation,
+        values["scores"]["concatenated"]["map_at_r"] = 0.99  # better on the test classes
+        path.with_name(f"other-{path.name}").write_text(json.dumps(values))
+    board = leaderboard.build(copied)
+    assert board.frame.set_index("method").loc["proxyanchor", "map_at_r_concatenated"] < 0.9
+
+
+def test_markdown_shows_percent_with_intervals(table: Path) -> None:
+    text = (table / "leaderboard.md").read_text()
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    row = frame.loc["proxyanchor"]
+    mean, half_width = row["map_at_r_concatenated"], row["map_at_r_concatenated_ci95"]
+    assert f"{100 * mean:.2f} ± {100 * half_width:.2f}" in text
+    assert "MAP@R 512" in text and "MAP@R 128" in text

@@ -1,0 +1,105 @@
+"""Protocols: published settings, and names that change when a number does."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import registry
+from harness.errors import HarnessError
+from harness.heads import POOLINGS
+from harness.trainer import OPTIMIZERS
+from protocols.protocol import CHOICES, EvaluationProtocol, parse_changes
+
+
+@pytest.mark.parametrize(
+    ("dataset", "steps_without_improvement", "validate_every"),
+    [("cub", 1000, 200), ("cars", 1500, 500), ("sop", 4000, 2000)],
+)
+def test_mlrc_stops_after_as_many_steps_as_the_reality_check(
+    dataset: str, steps_without_improvement: int, validate_every: int
+) -> None:
+    protocol = registry.load_protocol("mlrc", dataset)
+    assert protocol.validate_every == validate_every
+    assert protocol.patience * protocol.validate_every == steps_without_improvement
+    assert protocol.max_steps == 100_000
+
+
+@pytest.mark.parametrize("dataset", ["cub", "cars", "sop"])
+def test_mlrc_trains_as_the_reality_check_does(dataset: str) -> None:
+    protocol = registry.load_protocol("mlrc", dataset)
+    assert (protocol.optimizer, protocol.lr, protocol.momentum) == ("rmsprop", 1e-6, 0.9)
+    assert (protocol.weight_decay, protocol.batch_size) == (1e-4, 32)
+    assert (protocol.trunk, protocol.pooling, protocol.freeze_batchnorm) == (
+        *("bninception", "avg"),
+        True,
+    )
+    assert (protocol.resize, protocol.crop, protocol.crop_scale) == (256, 227, (0.16, 1.0))
+    assert (protocol.embedding_size, protocol.trials, protocol.reproductions) == (128, 50, 10)
+
+
+def test_a_changed_number_changes_the_name() -> None:
+    protocol = registry.load_protocol("mlrc+lr=0.01+batch_size=64", "cub")
+    assert protocol.name == "mlrc+batch_size=64+lr=0.01"
+    assert (protocol.batch_size, protocol.lr) == (64, 0.01)
+
+
+def test_a_name_leads_back_to_the_same_protocol() -> None:
+    spec = "mlrc+clip_norm=10.0+crop_scale=0.5,1.0+flip=false+pooling=avg+max+weight_decay=0.0"
+    once = registry.load_protocol(spec, "cub")
+    assert once.name == spec
+    assert registry.load_protocol(once.name, "cub") == once
+
+
+def test_a_change_to_what_is_already_so_keeps_the_name() -> None:
+    assert registry.load_protocol("mlrc+batch_size=32", "cub").name == "mlrc"
+    # Settings of the data set come first: 500 is what mlrc has on Cars, not on CUB.
+    assert registry.load_protocol("mlrc+validate_every=500", "cars").name == "mlrc"
+    assert registry.load_protocol("mlrc+validate_every=500", "cub").name != "mlrc"
+
+
+def test_numbers_of_trials_and_reproductions_are_no_part_of_the_identity() -> None:
+    identity = registry.load_protocol("mlrc", "cub").identity()
+    assert "trials" not in identity and "reproductions" not in identity
+    assert identity["batch_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mlcr", "Did you mean 'mlrc'"),
+        ("mlrc+bach_size=64", "Did you mean 'batch_size'"),
+        ("mlrc+batch_size=many", "'many' is no value for protocol field 'batch_size'"),
+        ("mlrc+batch_size", "does not read as field=value"),
+        ("mlrc+batch_size=0", "batch_size must be positive, got 0"),
+        ("mlrc+crop=300", r"crop \(300\) must not exceed resize \(256\)"),
+        ("mlrc+folds=thirds", "no folds named 'thirds'"),
+        ("mlrc+flip=maybe", "'maybe' is no value"),
+        ("mlrc+trials=3", "no field 'trials'"),
+        ("mlrc+optimizer=adm", "Did you mean 'adam'"),
+        ("mlrc+pooling=mean", "no pooling named 'mean'"),
+    ],
+)
+def test_a_wrong_protocol_is_refused_with_advice(spec: str, message: str) -> None:
+    with pytest.raises(HarnessError, match=message):
+        registry.load_protocol(spec, "cub")
+
+
+@pytest.mark.parametrize("name", registry.names("protocol"))
+@pytest.mark.parametrize("dataset", ["cub", "cars", "sop", "inshop", "glyphs", "folder"])
+def test_every_protocol_settles_on_every_data_set(name: str, dataset: str) -> None:
+    protocol = registry.load_protocol(name, dataset)
+    assert protocol.name == name
+    assert protocol.crop <= protocol.resize
+    assert set(protocol.identity()) < set(EvaluationProtocol.__dataclass_fields__)
+
+
+def test_tuples_and_nothing_can_be_spelled() -> None:
+    assert parse_changes("crop_ratio=0.5,2.0+crop_scale=none") == {
+        "crop_ratio": (0.5, 2.0),
+        "crop_scale": None,
+    }
+
+
+def test_every_choice_of_a_protocol_is_built() -> None:
+    assert set(CHOICES["optimizer"]) == set(OPTIMIZERS)
+    assert set(CHOICES["pooling"]) == set(POOLINGS)

@@ -1,0 +1,224 @@
+"""One training run: what stops it, what it keeps, and that a resumed one is the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.experiment import Experiment
+from harness.registry import Hook
+from harness.trainer import Trainer, TrainingFailed
+from harness.trial import build_trainer
+
+CPU = torch.device("cpu")
+MakeTrainer = Callable[..., Trainer]
+
+
+@pytest.fixture
+def make_trainer(make_experiment: Callable[..., Experiment]) -> MakeTrainer:
+    """A trainer of fold 0 whose validation scores are given, or counted up."""
+
+    def make(
+        scores: Iterable[float] = (), hook: Hook | None = None, loss: str = "triplet", **fields: Any
+    ) -> Trainer:
+        experiment = make_experiment(loss=loss)
+        protocol = replace(experiment.protocol, **fields)
+        experiment = replace(experiment, protocol=protocol)
+        trainer = build_trainer(experiment, experiment.published_params, 0, 0, CPU)
+        left = iter(scores)
+        trainer.validate = lambda model: next(left, trainer.step / 1000)
+        trainer.hook = hook or trainer.hook
+        return trainer
+
+    return make
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_patience_counts_validations_without_improvement(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer([0.1, 0.3, 0.2, 0.3, 0.25], max_steps=100, validate_every=2, patience=3)
+    fit = trainer.fit(tmp_path / "c.pt", seed=0)
+    assert (fit.best_score, fit.best_step, fit.steps) == (0.3, 4, 10)
+    assert fit.stopped_by == "patience"
+    assert [(step, score) for step, _, score in fit.history] == [
+        (2, 0.1),
+        (4, 0.3),
+        (6, 0.2),
+        (8, 0.3),
+        (10, 0.25),
+    ]
+
+
+def test_a_method_can_ask_for_more_patience(make_trainer: MakeTrainer) -> None:
+    assert make_trainer(loss="triplet", patience=5).patience == 5
+    assert make_trainer(loss="ccp", patience=5).patience == 20
+    assert make_trainer(loss="ccp", patience=60).patience == 60
+
+
+def test_the_last_step_is_validated_even_off_the_beat(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    fit = make_trainer(max_steps=5, validate_every=3).fit(tmp_path / "c.pt", seed=0)
+    assert [step for step, _, _ in fit.history] == [3, 5]
+    assert fit.stopped_by == "max_steps"
+
+
+def test_the_model_ends_with_its_best_weights(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    trainer = make_trainer([0.5, 0.1], max_steps=4, validate_every=2)
+    seen: list[dict[str, Tensor]] = []
+    trainer.fit(
+        tmp_path / "c.pt", seed=0, report=lambda progress: seen.append(weights(trainer.model))
+    )
+    assert same(weights(trainer.model), seen[0])
+    assert not same(seen[0], seen[1])
+
+
+class Stop(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("loss", ["triplet", "proxyanchor", "ccp", "drml-margin", "c2-xbm", "hpl"])
+def test_a_resumed_run_is_bit_identical(
+    make_trainer: MakeTrainer, tmp_path: Path, loss: str
+) -> None:
+    """drml-margin draws at random, c2-xbm has a memory, hpl a clustering, ccp a hook."""
+    settings = {"loss": loss, "max_steps": 12, "validate_every": 2}
+    # Fruitless validations, so that CCP switches its problem before and after the interruption.
+    scores = [0.3, 0.2, 0.2, 0.2, 0.1, 0.4]
+    whole = make_trainer(scores, **settings)
+    expected = whole.fit(tmp_path / "whole.pt", seed=5)
+
+    def stop(progress: Any) -> None:
+        if progress.step == 6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        make_trainer(scores[:3], **settings).fit(tmp_path / "cut.pt", seed=5, report=stop)
+    torch.manual_seed(99)
+    np.random.seed(99)
+    resumed = make_trainer(scores[3:], **settings)
+    fit = resumed.fit(tmp_path / "cut.pt", seed=5)
+    assert fit.history == expected.history
+    assert same(weights(resumed.model), weights(whole.model))
+    assert same(weights(resumed.loss), weights(whole.loss))
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_with_its_reason(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    class Broken(nn.Module):
+        def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+            return embeddings.sum() * float("nan")
+
+    trainer = make_trainer(max_steps=6, validate_every=3)
+    trainer.loss = Broken()
+    with pytest.raises(TrainingFailed, match="the loss became nan between steps 0 and 3"):
+        trainer.fit(tmp_path / "c.pt", seed=0)
+
+
+def test_trunk_head_and_loss_have_rates_and_decays_of_their_own(make_trainer: MakeTrainer) -> None:
+    groups = make_trainer(loss="margin", lr=0.5, weight_decay=0.1).optimizer.param_groups
+    assert [(g["name"], g["lr"], g["weight_decay"]) for g in groups] == [
+        ("trunk", 0.5, 0.1),
+        ("head", 0.5, 0.1),
+        ("loss", 0.0013149, 0.0),
+    ]
+    owned = [p for group in groups for p in group["params"]]
+    assert len(owned) == len({id(p) for p in owned})
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam", "adamw", "sgd"])
+def test_every_optimizer_trains(make_trainer: MakeTrainer, tmp_path: Path, optimizer: str) -> None:
+    trainer = make_trainer(optimizer=optimizer, lr=1e-3, max_steps=2, validate_every=2)
+    before = weights(trainer.model.head)
+    trainer.fit(tmp_path / "c.pt", seed=0)
+    assert not same(weights(trainer.model.head), before)
+
+
+def test_mlrc_uses_rmsprop_with_momentum(make_trainer: MakeTrainer) -> None:
+    group = make_trainer(optimizer="rmsprop").optimizer.param_groups[0]
+    assert (group["momentum"], group["eps"]) == (0.9, 1e-8)
+
+
+class Recorder(Hook):
+    """Notes what it is called with, and adds a large gradient."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def on_train_begin(self, context: Any) -> None:
+        self.calls.append(("begin", context.step, context.embed_class_pool(2).shape))
+        self.modes = [module.training for module in context.model.modules()]
+
+    def after_backward(self, context: Any) -> None:
+        next(context.model.parameters()).grad += 1000.0
+        self.calls.append(("backward", context.step))
+
+    def on_validation_end(self, context: Any, score: float) -> None:
+        self.calls.append(("validation", context.step, score))
+
+
+def test_a_hook_is_called_at_its_points(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    hook = Recorder()
+    make_trainer([0.1, 0.2], hook=hook, max_steps=3, validate_every=2).fit(tmp_path / "c.pt", 0)
+    assert hook.calls == [
+        ("begin", 0, (75, 2, 128)),
+        ("backward", 0),
+        ("backward", 1),
+        ("validation", 2, 0.1),
+        ("backward", 2),
+        ("validation", 3, 0.2),
+    ]
+    assert all(hook.modes)  # embedding the pool left the model in training mode
+
+
+def test_gradients_are_clipped_after_the_hook(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    seen: list[float] = []
+    trainer = make_trainer(hook=Recorder(), max_steps=1, validate_every=1, clip_norm=2.0)
+    step = trainer.optimizer.step
+
+    def spy() -> None:
+        parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+        seen.append(torch.cat([p.grad.flatten() for p in parameters]).norm().item())
+        step()
+
+    trainer.optimizer.step = spy  # type: ignore[method-assign,assignment]
+    trainer.fit(tmp_path / "c.pt", seed=0)
+    assert seen == [pytest.approx(2.0, rel=1e-4)]
+
+
+def test_training_leaves_the_global_generators_alone(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    np.random.seed(1)
+    expected = torch.rand(1).item(), np.random.rand()
+    torch.manual_seed(1)
+    np.random.seed(1)
+    make_trainer(loss="drml-margin").fit(tmp_path / "c.pt", seed=0)
+    assert (torch.rand(1).item(), np.random.rand()) == expected
+
+
+def test_all_methods_start_from_the_same_trunk_and_see_the_same_images(
+    make_trainer: MakeTrainer,
+) -> None:
+    one, other = make_trainer(loss="triplet"), make_trainer(loss="ms")
+    assert same(weights(one.model), weights(other.model))
+    assert torch.equal(one.batches[5][0], other.batches[5][0])
+    drml = make_trainer(loss="drml")
+    assert same(weights(one.model.trunk), weights(drml.model.trunk))
