@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from harness.registry import ball_normalize
+
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "avg": lambda features: features.mean(dim=(2, 3)),
     "max": lambda features: features.amax(dim=(2, 3)),
     "avg+max": lambda features: features.mean(dim=(2, 3)) + features.amax(dim=(2, 3)),
 }
 
-# Applied to embeddings at evaluation. "ball" is CCP's projection: only vectors longer than 1
-# are scaled.
+# Applied to embeddings at evaluation. "ball" is CCP's: only vectors longer than 1 are scaled.
 NORMALIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "l2": lambda v: nn.functional.normalize(v, dim=1),
-    "ball": lambda v: v / v.norm(dim=1, keepdim=True).clamp_min(1),
+    "ball": ball_normalize,
 }
 
 

@@ -49,7 +49,11 @@ class Record:
 
 @dataclass(frozen=True)
 class FoldRecord(Record):
-    """One trained model: one configuration, one fold, one repetition."""
+    """One trained model: one configuration, one fold, one repetition.
+
+    Attributes:
+        hook: what the method's hook says of the run, as how often CCP changed its problem.
+    """
 
     identity: dict[str, Any]
     params: dict[str, Any]
@@ -63,6 +67,7 @@ class FoldRecord(Record):
     train_seconds: float
     seconds: float
     peak_memory: int
+    hook: dict[str, Any]
     device: str
     provenance: dict[str, Any]
 

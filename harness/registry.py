@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, unknown
+from losses.ball import ball_normalize
 from losses.method import (
     LOSS_LR,
     Hook,
@@ -46,6 +47,7 @@ __all__ = [
     "Method",
     "Params",
     "Space",
+    "ball_normalize",
     "builder_params",
     "items",
     "load_dataset",

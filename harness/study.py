@@ -20,6 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from harness.config import RunConfig
+from harness.device import choose_device
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
 from harness.files import write_text
@@ -93,10 +94,10 @@ class Study:
     def __init__(self, experiment: Experiment) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.experiment = experiment
-        self.folder = experiment.runs
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.sampler = experiment.config.sampler or experiment.method.sampler
         check_sampler(self.sampler)
+        self.folder = experiment.runs
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.plan = planned(
             self.sampler,
             experiment.space,
@@ -294,6 +295,7 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
 
 def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
     """Everything that can be wrong with a search is found here, before any training."""
+    choose_device(config.device)
     experiment = build_experiment(config)
     experiment.open_part(
         "trainval",

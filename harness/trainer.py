@@ -44,6 +44,7 @@ class Fit:
         history: one (step, mean training loss since the last, score) per validation.
         train_seconds: without validation and checkpoints; seconds: with them.
         peak_memory: bytes on the GPU, or of the whole process on a CPU.
+        hook: what the method's hook says of the run.
     """
 
     best_score: float
@@ -54,6 +55,7 @@ class Fit:
     train_seconds: float
     seconds: float
     peak_memory: int
+    hook: dict[str, Any]
 
 
 @dataclass
@@ -145,6 +147,7 @@ class Trainer:
             train_seconds=done.train_seconds,
             seconds=done.seconds,
             peak_memory=_peak_memory(self.device),
+            hook=self.hook.facts(),
         )
 
     def _run(

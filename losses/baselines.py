@@ -95,7 +95,7 @@ def baseline(
     build: Callable[..., nn.Module],
     space: Space,
     best: Mapping[str, Mapping[str, Any]],
-    elsewhere: Mapping[str, Space] | None = None,
+    elsewhere: Mapping[str, Mapping[str, BaseDistribution | None]] | None = None,
     **rest: Any,
 ) -> Method:
     """One row of the table below.

@@ -68,6 +68,10 @@ class Hook:
     def on_validation_end(self, context: HookContext, score: float) -> None:
         """After each validation, with its score (larger is better)."""
 
+    def facts(self) -> dict[str, Any]:
+        """What the record of a finished run should say of it, ready for JSON."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 

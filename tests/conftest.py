@@ -20,7 +20,12 @@ from harness.experiment import Experiment, build_experiment
 
 # Two validations per fold: enough to choose a checkpoint, over in a fraction of a second.
 QUICK = "mlrc+max_steps=6+validate_every=3"
-FOLDER = "mlrc+crop=12+crop_scale=none+flip=false+freeze_batchnorm=false+max_steps=4+resize=16"
+
+# The same for folders of small pictures.
+FOLDER = (
+    "mlrc+batch_size=8+crop=12+crop_scale=none+flip=false+freeze_batchnorm=false+lr=0.001"
+    "+max_steps=4+optimizer=adam+resize=16+validate_every=2"
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,15 +59,16 @@ def make_experiment(config: RunConfig) -> Callable[..., Experiment]:
 
 
 def write_images(root: Path, num_classes: int = 16, per_class: int = 5) -> None:
-    """Class folders of 20 x 16 px images; each class has a colour, each image noise."""
+    """Class folders of 20 x 16 px images; a class has a colour, an image a tint and noise."""
     rng = np.random.default_rng(0)
     for label in range(num_classes):
         folder = root / f"class_{label:02d}"
         folder.mkdir(parents=True)
-        colour = rng.integers(0, 200, 3)
+        colour = rng.integers(80, 170, 3)
         for number in range(per_class):
-            pixels = np.clip(colour + rng.normal(0, 25, (20, 16, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"{number}.png")
+            tint = rng.normal(0, 25, 3)
+            pixels = np.clip(colour + tint + rng.normal(0, 30, (20, 16, 3)), 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def folder_config(config: RunConfig, image_folder: Path, tmp_path: Path) -> RunC
     return config.updated(
         {
             "dataset": f"folder:{image_folder}",
-            "protocol": FOLDER + "+validate_every=2+batch_size=8+lr=0.001+optimizer=adam",
+            "protocol": FOLDER,
             "trunk": "convnet",
             "trials": 2,
             "cache_dir": str(tmp_path / "cache"),

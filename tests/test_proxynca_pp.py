@@ -11,6 +11,7 @@ from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import NormalizedSoftmaxLoss, ProxyNCALoss
 from torch import Tensor
 
+from losses.checks import check_batch
 from losses.method import OPTIMIZER_PARAMS, builder_params
 from losses.proxynca_pp import METHODS, ProxyNCAPlusPlusLoss
 
@@ -173,6 +174,10 @@ def test_weights_of_a_miner_multiply_each_sample() -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ProxyNCAPlusPlusLoss(**{"num_classes": 4, "embedding_size": 2, **settings})
+
+
+def test_finite_embeddings_with_an_infinite_sum_are_not_refused() -> None:
+    check_batch(torch.full((2, 2), 3e38), torch.tensor([0, 1]), num_classes=2, embedding_size=2)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

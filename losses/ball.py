@@ -1,0 +1,34 @@
+"""CCP's normaliser: vectors outside the unit ball are projected onto it, the rest kept."""
+
+from __future__ import annotations
+
+import torch
+from pytorch_metric_learning.distances import DotProductSimilarity, LpDistance
+from torch import Tensor, nn
+
+
+def ball_normalize(vectors: Tensor, dim: int = -1) -> Tensor:
+    """v where its Euclidean norm along `dim` is at most 1, else v divided by that norm."""
+    norms = torch.linalg.vector_norm(vectors, dim=dim, keepdim=True)
+    return vectors / norms.clamp_min(1)
+
+
+class BallNormalizer(nn.Module):
+    """`ball_normalize` along the last dimension, as a layer."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return ball_normalize(vectors)
+
+
+class BallLpDistance(LpDistance):
+    """Distance of ball-normalised vectors; without arguments unsquared Euclidean."""
+
+    def normalize(self, embeddings: Tensor, dim: int = 1) -> Tensor:
+        return ball_normalize(embeddings, dim=dim)
+
+
+class BallDotProductSimilarity(DotProductSimilarity):
+    """Dot product of ball-normalised vectors: a cosine only where both lie outside the ball."""
+
+    def normalize(self, embeddings: Tensor, dim: int = 1) -> Tensor:
+        return ball_normalize(embeddings, dim=dim)

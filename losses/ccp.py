@@ -1,0 +1,477 @@
+"""CCP (Gürbüz, Can, Alatan: "Deep Metric Learning with Chance Constraints", WACV 2024)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from optuna.distributions import FloatDistribution, IntDistribution
+from pytorch_metric_learning.distances import BaseDistance, DotProductSimilarity, LpDistance
+from pytorch_metric_learning.losses import (
+    BaseMetricLossFunction,
+    ContrastiveLoss,
+    MultiSimilarityLoss,
+    TripletMarginLoss,
+)
+from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin
+from pytorch_metric_learning.utils import common_functions as c_f
+from torch import Tensor, nn
+
+from losses.ball import ball_normalize
+from losses.checks import check_batch, check_positive
+from losses.method import STANDS_FOR, Hook, HookContext, Method, Preset, Space
+from losses.xbm import C1_MARGINS, C2_MARGINS, CCP_PROTOCOL, C1Loss
+
+logger = logging.getLogger(__name__)
+
+# The base loss and the distance it is taken on; CCPLoss does the normalising.
+BASES: Mapping[str, tuple[Callable[..., BaseMetricLossFunction], Callable[..., BaseDistance]]] = {
+    "c1": (C1Loss, DotProductSimilarity),
+    "c2": (ContrastiveLoss, LpDistance),
+    "ms": (MultiSimilarityLoss, DotProductSimilarity),
+    "triplet": (TripletMarginLoss, LpDistance),
+}
+
+BASE_PARAMS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
+    "c1": C1_MARGINS,
+    "c2": C2_MARGINS,
+    # In-Shop's are the reality check's optima for SOP, as the paper has it.
+    "ms": {
+        "cub": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
+        "cars": {"alpha": 14.35, "beta": 75.83, "base": 0.66},
+        "sop": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
+        "inshop": {"alpha": 8.49, "beta": 57.38, "base": 0.41},
+    },
+    "triplet": {
+        "cub": {"margin": 0.0961},
+        "cars": {"margin": 0.1190},
+        "sop": {"margin": 0.0451},
+        "inshop": {"margin": 0.0451},
+    },
+}
+
+
+def build_base(
+    base: str, base_params: Mapping[str, float] | None = None, distance: BaseDistance | None = None
+) -> BaseMetricLossFunction:
+    """A base loss by name; parameters that are not given are those for CUB."""
+    if base not in BASES:
+        raise ValueError(f"base must be one of {', '.join(BASES)} or a PML loss, got {base!r}")
+    loss, default_distance = BASES[base]
+    defaults = BASE_PARAMS[base]["cub"]
+    given = base_params or {}
+    unknown = [name for name in given if name not in defaults]
+    if unknown:
+        raise ValueError(f"base '{base}' has parameters {', '.join(defaults)}, got {unknown[0]!r}")
+    if distance is None:
+        distance = default_distance(normalize_embeddings=False)
+    return loss(**{**defaults, **given}, distance=distance)
+
+
+class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
+    """A pair loss between the batch and trainable proxies, plus a little of it within the batch.
+
+    Embeddings and proxies are ball-normalised; proxies are kept raw. Proxy p of class c is row
+    p * num_classes + c. They start random: the method's hook, or `set_proxies`, sets them to
+    embeddings. A miner's `indices_tuple` concerns the batch term alone.
+
+    Args:
+        base: "c1", "c2", "ms", "triplet", or any PML loss that takes `ref_emb`. What its
+            distance normalises comes on top of the ball.
+        batch_loss_weight: weight of the term within the batch, which only the authors' code
+            has; 0 is the paper.
+        base_params: of a base given by name: its margins; alpha, beta and base for "ms".
+        distance: of a base given by name, where it is not the usual one.
+    """
+
+    proxy_labels: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        base: str | BaseMetricLossFunction = "c2",
+        proxies_per_class: int = 8,
+        batch_loss_weight: float = 0.1,
+        base_params: Mapping[str, float] | None = None,
+        distance: BaseDistance | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_positive(
+            num_classes=num_classes,
+            embedding_size=embedding_size,
+            proxies_per_class=proxies_per_class,
+        )
+        if not batch_loss_weight >= 0:
+            raise ValueError(f"batch_loss_weight must not be negative, got {batch_loss_weight}")
+        if isinstance(base, str):
+            base = build_base(base, base_params, distance)
+        elif base_params is not None or distance is not None:
+            raise ValueError("base_params and distance belong to a base given by name")
+        super().__init__(distance=base.distance, **kwargs)
+        self.base = base
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.proxies_per_class = proxies_per_class
+        self.batch_loss_weight = batch_loss_weight
+        self.proxies = nn.Parameter(torch.empty(proxies_per_class * num_classes, embedding_size))
+        self.weight_init_func(self.proxies)
+        labels = torch.arange(num_classes).repeat(proxies_per_class)
+        self.register_buffer("proxy_labels", labels, persistent=False)
+        self.add_to_recordable_attributes(
+            list_of_names=["num_classes", "proxies_per_class", "batch_loss_weight"], is_stat=False
+        )
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor,
+    ) -> dict[str, dict[str, Any]]:
+        c_f.labels_required(labels)
+        c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
+        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            anchors, proxies = self._normalized(embeddings)
+            proxy_labels = self.proxy_labels.to(labels.device)
+            triplets = self._proxy_triplets(labels, proxy_labels)
+            proxy_loss = self.base(anchors, labels, triplets, proxies, proxy_labels)
+            batch_loss: Tensor | int = 0
+            if self.batch_loss_weight > 0:
+                batch_loss = self.batch_loss_weight * self.base(anchors, labels, indices_tuple)
+        loss_dict = {
+            name: {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
+            for name, loss in (("proxy_loss", proxy_loss), ("batch_loss", batch_loss))
+        }
+        self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
+        return loss_dict
+
+    def _normalized(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings and proxies in the ball, in float32 or better."""
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        proxies = self.proxies.to(device=embeddings.device, dtype=dtype)
+        return ball_normalize(embeddings.to(dtype)), ball_normalize(proxies)
+
+    def _proxy_triplets(
+        self, labels: Tensor, proxy_labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """All triplets, for a base that takes them all; None lets a base find its pairs.
+
+        PML would look for them in a batch x proxies x proxies mask: 2 GB at a thousand classes.
+        """
+        takes_all = isinstance(self.base, TripletMarginLoss) and (
+            self.base.triplets_per_anchor == "all"
+        )
+        if not takes_all:
+            return None
+        same = labels.unsqueeze(1) == proxy_labels
+        num_own = self.proxies_per_class
+        positives = torch.where(same)[1].view(len(labels), num_own, 1)
+        negatives = torch.where(~same)[1].view(len(labels), 1, len(proxy_labels) - num_own)
+        anchors = c_f.torch_arange_from_size(labels).view(-1, 1, 1)
+        shape = (len(labels), num_own, len(proxy_labels) - num_own)
+        a, p, n = (part.expand(shape).flatten() for part in (anchors, positives, negatives))
+        return a, p, n
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """(batch, classes) the largest similarity (or -distance) to any proxy of the class."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            matrix = self.distance(*self._normalized(embeddings))
+        similarities = matrix if self.distance.is_inverted else -matrix
+        return similarities.view(-1, self.proxies_per_class, self.num_classes).amax(dim=1)
+
+    def class_proxies(self) -> Tensor:
+        """(classes, proxies per class, dim) a copy of the raw proxies."""
+        shape = (self.proxies_per_class, self.num_classes, self.embedding_size)
+        return self.proxies.detach().view(shape).transpose(0, 1).clone()
+
+    @torch.no_grad()
+    def set_proxies(self, proxies: Tensor) -> None:
+        """Overwrite the proxies in place with (classes, proxies per class, dim) vectors."""
+        expected = (self.num_classes, self.proxies_per_class, self.embedding_size)
+        if tuple(proxies.shape) != expected:
+            raise ValueError(f"proxies must have shape {expected}, got {tuple(proxies.shape)}")
+        if not torch.isfinite(proxies).all():
+            raise ValueError("proxies must be finite, some are not")
+        self.proxies.copy_(proxies.transpose(0, 1).reshape(self.proxies.shape))
+
+    def get_default_weight_init_func(self) -> c_f.TorchInitWrapper:
+        return c_f.TorchInitWrapper(torch.nn.init.kaiming_normal_)
+
+    def _sub_loss_names(self) -> list[str]:
+        return ["proxy_loss", "batch_loss"]
+
+
+@torch.no_grad()
+def select_proxies(pool: Tensor, centres: Tensor) -> Tensor:
+    """Greedy k-center in every class at once: the pool's points farthest from the centres.
+
+    As many points are picked as there are centres. Each pick is the point with the largest
+    Euclidean distance to its nearest centre or earlier pick, the first such point on ties;
+    points repeat once every distance is 0.
+
+    Args:
+        pool: (classes, b, dim).
+        centres: (classes, k, dim).
+
+    Returns:
+        (classes, k, dim) points of the pool.
+    """
+    if pool.ndim != 3 or centres.ndim != 3 or pool.shape[::2] != centres.shape[::2]:
+        raise ValueError(
+            "pool and centres must have shapes (classes, b, dim) and (classes, k, dim), "
+            f"got {tuple(pool.shape)} and {tuple(centres.shape)}"
+        )
+    points = pool.to(torch.promote_types(pool.dtype, torch.float32))
+    # Differences, not inner products: images drawn twice must be exactly 0 apart. It is also
+    # the faster way for these many small matrices.
+    distances_to = partial(torch.cdist, points, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = distances_to(centres.to(points)).amin(dim=2)
+    classes = c_f.torch_arange_from_size(points)
+    picks: list[Tensor] = []
+    while len(picks) < centres.shape[1]:
+        if picks:
+            last = points[classes, picks[-1]].unsqueeze(1)
+            nearest = torch.minimum(nearest, distances_to(last).squeeze(2))
+        picks.append(nearest.argmax(dim=1))
+    return pool[classes.unsqueeze(1), torch.stack(picks, dim=1)]
+
+
+class AlternatingProjections(Hook):
+    """CCP's sequence of proxy problems.
+
+    Each instance trains against proxies picked from fresh embeddings, far from the proxies
+    that served the previous instance best. When `patience` validations in a row bring no
+    improvement, the next instance starts: from the current weights, with new proxies, and with
+    (weight / 2) |weights - best weights of the last instance|^2 added to the objective. The
+    first instance has no such term.
+
+    Args:
+        pool_size: images per class to pick proxies from. If it is smaller than the number of
+            proxies, that many images per proxy; if it is 1, the drawn images are the proxies.
+        reference_weight: of the pull towards the last instance's best weights.
+        decay: multiplies the weight with each further instance.
+        monitor: "score" judges by the validation score; "loss", for training without
+            validation, by the mean training loss since the last call.
+    """
+
+    def __init__(
+        self,
+        pool_size: int = 12,
+        reference_weight: float = 2e-4,
+        decay: float = 1.0,
+        patience: int = 3,
+        min_improvement: float = 1e-5,
+        monitor: str = "score",
+    ) -> None:
+        check_positive(pool_size=pool_size, decay=decay, patience=patience)
+        if not reference_weight >= 0:
+            raise ValueError(f"reference_weight must not be negative, got {reference_weight}")
+        if monitor not in ("score", "loss"):
+            raise ValueError(f"monitor must be 'score' or 'loss', got {monitor!r}")
+        self.pool_size = pool_size
+        self.reference_weight = reference_weight
+        self.decay = decay
+        self.patience = patience
+        self.min_improvement = min_improvement
+        self.monitor = monitor
+        self.instance = 0
+        self.best = -math.inf
+        self.wait = 0
+        # None stands for zeros, of a shape that only the model knows.
+        self.reference: dict[str, Tensor] | None = None
+        self.best_weights: dict[str, Tensor] | None = None
+        self.best_proxies: Tensor | None = None
+
+    @property
+    def current_weight(self) -> float:
+        """The reference weight of the running instance."""
+        if self.instance == 0:
+            return 0.0
+        return self.reference_weight * self.decay**self.instance
+
+    def on_train_begin(self, context: HookContext) -> None:
+        self._renew_proxies(context)
+
+    @torch.no_grad()
+    def after_backward(self, context: HookContext) -> None:
+        weight = self.current_weight
+        if weight == 0:
+            return
+        for name, parameter in context.model.named_parameters():
+            if parameter.requires_grad and parameter.grad is not None:
+                pull = parameter.detach() - self._reference(name, parameter)
+                parameter.grad.add_(pull, alpha=weight)
+
+    def _reference(self, name: str, parameter: Tensor) -> Tensor:
+        if self.reference is None:
+            return torch.zeros_like(parameter)
+        # Moves once, after a checkpoint was loaded to another device.
+        self.reference[name] = self.reference[name].to(parameter.device)
+        return self.reference[name]
+
+    def on_validation_end(self, context: HookContext, score: float) -> None:
+        value = score if self.monitor == "score" else -context.train_loss
+        if value > self.best + self.min_improvement:
+            self.best = value
+            self.wait = 0
+            self.best_weights = _snapshot(context.model)
+            self.best_proxies = _ccp_loss(context).class_proxies()
+        else:
+            self.wait += 1
+        if self.wait == self.patience:
+            self._next_instance(context)
+
+    def _next_instance(self, context: HookContext) -> None:
+        logger.info("ccp: instance %d ends at step %d", self.instance, context.step)
+        self.reference = self.best_weights
+        self.instance += 1
+        self._renew_proxies(context)
+        self.best = -math.inf
+        self.wait = 0
+
+    def _renew_proxies(self, context: HookContext) -> None:
+        loss = _ccp_loss(context)
+        if self.pool_size == 1:
+            loss.set_proxies(context.embed_class_pool(loss.proxies_per_class))
+            return
+        size = self.pool_size
+        if size < loss.proxies_per_class:
+            size *= loss.proxies_per_class
+        pool = context.embed_class_pool(size)
+        centres = self.best_proxies
+        if centres is None:
+            centres = torch.zeros_like(loss.class_proxies())
+        loss.set_proxies(select_proxies(pool, centres))
+
+    def facts(self) -> dict[str, Any]:
+        return {"instances": self.instance + 1}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._STATE}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in self._STATE:
+            setattr(self, name, state[name])
+
+    _STATE = ("instance", "best", "wait", "reference", "best_weights", "best_proxies")
+
+
+def _snapshot(model: nn.Module) -> dict[str, Tensor]:
+    # All of them, for those that are frozen now may not be in the next instance.
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def _ccp_loss(context: HookContext) -> CCPLoss:
+    if not isinstance(context.loss, CCPLoss):
+        name = type(context.loss).__name__
+        raise ValueError(f"alternating projections train a CCPLoss, got {name}")
+    return context.loss
+
+
+def build_loss(
+    num_classes: int,
+    embedding_size: int,
+    *,
+    pair_loss: str,
+    proxies_per_class: int = 8,
+    batch_loss_weight: float = 0.1,
+    reference_weight: float = 2e-4,
+    pool_ratio: float = 1.5,
+    monitor: str = "score",
+    **base_params: float,
+) -> CCPLoss:
+    """The loss; what concerns the hook alone is taken and left."""
+    del reference_weight, pool_ratio, monitor
+    return CCPLoss(
+        num_classes,
+        embedding_size,
+        base=pair_loss,
+        proxies_per_class=proxies_per_class,
+        batch_loss_weight=batch_loss_weight,
+        base_params=base_params,
+    )
+
+
+def build_hook(
+    *,
+    proxies_per_class: int = 8,
+    reference_weight: float = 2e-4,
+    pool_ratio: float = 1.5,
+    monitor: str = "score",
+    **loss_params: float,
+) -> AlternatingProjections:
+    """The hook; the pool holds pool_ratio images for each proxy."""
+    del loss_params
+    check_positive(pool_ratio=pool_ratio)
+    pool_size = max(1, round(pool_ratio * proxies_per_class))
+    return AlternatingProjections(pool_size, reference_weight, monitor=monitor)
+
+
+def space(dataset: str, num_classes: int) -> Space:
+    """Margins are not searched: the paper keeps each base loss's published ones."""
+    del num_classes
+    many_classes = STANDS_FOR.get(dataset, dataset) == "sop"
+    return {
+        "reference_weight": FloatDistribution(1e-5, 1e-1, log=True),
+        "proxies_per_class": IntDistribution(1, 4 if many_classes else 12),
+        "pool_ratio": FloatDistribution(1.0, 2.0),
+    }
+
+
+def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:
+    params = {
+        dataset: {
+            "reference_weight": 2e-4,
+            **_PROXIES_AND_POOL[dataset],
+            "batch_loss_weight": 0.1,
+            **base_params,
+        }
+        for dataset, base_params in BASE_PARAMS[pair_loss].items()
+    }
+    mlrc = {dataset: Preset(values) for dataset, values in params.items()}
+    # Our choice: an untrained network has no embeddings yet that proxies could be picked from,
+    # so the batch must teach it as much as they do, and fewer of them leave less to outgrow.
+    mlrc["glyphs"] = Preset({**params["cub"], "proxies_per_class": 2, "batch_loss_weight": 1.0})
+    return {
+        "mlrc": mlrc,
+        # The term within the batch is in the authors' code only.
+        "paper": {
+            dataset: Preset({**values, "batch_loss_weight": 0.0}, CCP_PROTOCOL)
+            for dataset, values in params.items()
+        },
+        "official": {dataset: Preset(values, CCP_PROTOCOL) for dataset, values in params.items()},
+    }
+
+
+# Pools of 12 images for 8 proxies, 7 for 4.
+_PROXIES_AND_POOL: Mapping[str, Mapping[str, float]] = {
+    "cub": {"proxies_per_class": 8, "pool_ratio": 1.5},
+    "cars": {"proxies_per_class": 8, "pool_ratio": 1.5},
+    "sop": {"proxies_per_class": 4, "pool_ratio": 1.75},
+    "inshop": {"proxies_per_class": 4, "pool_ratio": 1.75},
+}
+
+
+def _method(pair_loss: str, aliases: tuple[str, ...] = ()) -> Method:
+    return Method(
+        name=f"ccp-{pair_loss}",
+        paper="Gürbüz et al., Deep Metric Learning with Chance Constraints, WACV 2024",
+        build_loss=partial(build_loss, pair_loss=pair_loss),
+        build_hook=build_hook,
+        space=space,
+        presets=_presets(pair_loss),
+        normalizer="ball",
+        # An instance ends after 3 fruitless validations: training must outlast several.
+        patience=20,
+        aliases=aliases,
+    )
+
+
+METHODS = (_method("c1"), _method("c2", aliases=("ccp",)), _method("ms"), _method("triplet"))

@@ -1,0 +1,458 @@
+"""DRML (Zheng, Zhang, Lu, Zhou: "Deep Relational Metric Learning", ICCV 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from pytorch_metric_learning.distances import BaseDistance
+from pytorch_metric_learning.losses import (
+    BaseMetricLossFunction,
+    CosFaceLoss,
+    MarginLoss,
+    ProxyAnchorLoss,
+    TripletMarginLoss,
+)
+from pytorch_metric_learning.miners import BaseMiner, DistanceWeightedMiner, TripletMarginMiner
+from pytorch_metric_learning.utils import common_functions as c_f
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss, normalize, one_hot
+
+from losses.checks import check_batch, check_positive
+from losses.method import LOSS_LR, Method, Preset, Space
+
+
+def check_groups(groups: int, **sizes: int) -> None:
+    """Raise ValueError unless groups divides every size."""
+    check_positive(groups=groups, **sizes)
+    for name, size in sizes.items():
+        if size % groups:
+            raise ValueError(f"groups must divide {name}, got groups={groups}, {name}={size}")
+
+
+class GroupedLinear(nn.Module):
+    """A linear layer of its own for each group: (batch, groups, in) -> (batch, groups, out)."""
+
+    def __init__(self, groups: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(groups, out_features, in_features))
+        self.bias = nn.Parameter(torch.zeros(groups, out_features))
+        for weight in self.weight:
+            nn.init.kaiming_normal_(weight, mode="fan_out")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.einsum("bgi,goi->bgo", inputs, self.weight) + self.bias
+
+
+@dataclass(frozen=True)
+class RelationAux:
+    """What the loss needs of the head's last forward besides its output.
+
+    Attributes:
+        final: (batch, embedding_size) the output itself.
+        nodes: (batch, groups, embedding_size / groups) unit vectors, one per group.
+        errors: (batch, groups) mean squared error of each chunk rebuilt from its node.
+    """
+
+    final: Tensor
+    nodes: Tensor
+    errors: Tensor
+
+    @property
+    def assignment(self) -> Tensor:
+        """(batch,) the group whose node describes its chunk of a sample best."""
+        return self.errors.argmin(dim=1)
+
+
+class RelationHead(nn.Module):
+    """Embeds contiguous chunks of a feature one by one, then mixes them along learned relations.
+
+    The output is not normalised; it starts as the concatenation of unit vectors. `aux` holds
+    what DRMLLoss needs of the last forward, and is not copied or pickled.
+    """
+
+    def __init__(self, in_features: int, embedding_size: int, groups: int = 4) -> None:
+        super().__init__()
+        check_groups(groups, in_features=in_features, embedding_size=embedding_size)
+        self.in_features = in_features
+        self.embedding_size = embedding_size
+        self.groups = groups
+        chunk, dim = in_features // groups, embedding_size // groups
+        self.node = GroupedLinear(groups, chunk, dim)
+        self.edge_out = GroupedLinear(groups, chunk, dim)
+        self.edge_in = GroupedLinear(groups, chunk, dim)
+        self.edge_score = nn.Linear(dim, 1)
+        nn.init.kaiming_normal_(self.edge_score.weight, mode="fan_out")
+        nn.init.zeros_(self.edge_score.bias)
+        self.integrator = nn.Linear(2 * dim, dim)
+        # Starts by passing each node on, whatever its neighbours say.
+        nn.init.eye_(self.integrator.weight)
+        nn.init.zeros_(self.integrator.bias)
+        self.decoder = GroupedLinear(groups, dim, chunk)
+        self.aux: RelationAux | None = None
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.ndim != 2 or features.shape[1] != self.in_features:
+            shape = tuple(features.shape)
+            raise ValueError(f"features must have shape (batch, {self.in_features}), got {shape}")
+        chunks = features.reshape(len(features), self.groups, -1)
+        nodes = normalize(self.node(chunks), dim=2)
+        # Relations and decoders do not train the trunk; decoders do not train the nodes.
+        detached = chunks.detach()
+        messages = self.relations(detached).transpose(1, 2) @ nodes
+        final = self.integrator(torch.cat([nodes, messages], dim=2)).flatten(1)
+        # mse_loss leaves autocast: in half precision many errors would tie.
+        errors = mse_loss(self.decoder(nodes.detach()), detached, reduction="none").mean(dim=2)
+        self.aux = RelationAux(final, nodes, errors)
+        return final
+
+    def relations(self, chunks: Tensor) -> Tensor:
+        """(batch, from, to) what part of each group's message comes from which group.
+
+        Columns sum to 1, or to 0 where no score is above zero.
+        """
+        differences = self.edge_out(chunks).unsqueeze(2) - self.edge_in(chunks).unsqueeze(1)
+        scores = self.edge_score(differences).squeeze(-1).relu()
+        return scores / scores.sum(dim=1, keepdim=True).clamp_min(1e-12)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tensors with a graph can be neither copied nor pickled.
+        return {**self.__dict__, "aux": None}
+
+
+class _CosFaceLoss(CosFaceLoss):
+    """PML's, but for an index that it makes on the default device."""
+
+    def get_target_mask(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return one_hot(labels, self.num_classes).to(embeddings.dtype)
+
+
+@dataclass(frozen=True)
+class _Base:
+    loss: Callable[..., BaseMetricLossFunction]
+    defaults: Mapping[str, float]
+    has_proxies: bool
+
+
+# Defaults are the authors': Proxy-Anchor's from the README, the others from the code.
+BASES = {
+    "triplet": _Base(TripletMarginLoss, {"margin": 1.0}, False),
+    "proxyanchor": _Base(ProxyAnchorLoss, {"margin": 0.2, "alpha": 64.0}, True),
+    "cosface": _Base(_CosFaceLoss, {"margin": 0.35, "scale": 64.0}, True),
+    "margin": _Base(partial(MarginLoss, learn_beta=True), {"margin": 0.8, "beta": 0.4}, False),
+}
+
+
+class DRMLLoss(BaseMetricLossFunction):
+    """A base loss for each group of a RelationHead, and one for its output.
+
+    A group's loss sees the nodes of the samples assigned to that group; every loss has
+    parameters of its own. `attach(head)` comes first, again after copying or unpickling; then
+    the loss is called with the head's last output, in the same process. A miner's
+    `indices_tuple` concerns the loss on the output alone.
+
+    Args:
+        repre_weight: of the loss on the output.
+        recon_weight: of the reconstruction error, which trains the decoders only.
+        base_params: margin; alpha for "proxyanchor", scale for "cosface", beta for "margin",
+            where it is the start of a learned value.
+        miner: a PML miner for a pair base: mines within each group, and on the output.
+        distance: for the base losses, where it is not their usual one.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        base: str = "proxyanchor",
+        groups: int = 4,
+        repre_weight: float = 10.0,
+        recon_weight: float = 1.0,
+        base_params: Mapping[str, float] | None = None,
+        miner: BaseMiner | None = None,
+        distance: BaseDistance | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_positive(num_classes=num_classes)
+        check_groups(groups, embedding_size=embedding_size)
+        if not (repre_weight >= 0 and recon_weight >= 0):
+            raise ValueError(
+                "repre_weight and recon_weight must not be negative, "
+                f"got {repre_weight} and {recon_weight}"
+            )
+        build = _base_builder(base, num_classes, base_params, distance)
+        super().__init__(distance=distance, **kwargs)
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.base = base
+        self.groups = groups
+        self.repre_weight = repre_weight
+        self.recon_weight = recon_weight
+        self.miner = miner
+        # The authors' initialisations; the branches' are normal, the output's uniform.
+        self.branch_losses = nn.ModuleList(
+            build(embedding_size // groups, nn.init.kaiming_normal_) for _ in range(groups)
+        )
+        self.repre_loss = build(embedding_size, nn.init.kaiming_uniform_)
+        self.distance = self.repre_loss.distance
+        self._head: RelationHead | None = None
+        self.add_to_recordable_attributes(
+            list_of_names=["num_classes", "groups", "repre_weight", "recon_weight"], is_stat=False
+        )
+        self.add_to_recordable_attributes(
+            list_of_names=[f"branch{group}_size" for group in range(groups)], is_stat=True
+        )
+
+    def attach(self, head: RelationHead) -> None:
+        """Take nodes and assignments from this head from now on."""
+        sizes = (head.embedding_size, head.groups)
+        if sizes != (self.embedding_size, self.groups):
+            raise ValueError(
+                f"the head must have embedding_size={self.embedding_size} and "
+                f"groups={self.groups}, got {sizes[0]} and {sizes[1]}"
+            )
+        # Not as a submodule: its parameters would be the loss's too, and be optimised twice.
+        object.__setattr__(self, "_head", head)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_head": None}
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor,
+    ) -> dict[str, dict[str, Any]]:
+        c_f.labels_required(labels)
+        c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
+        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
+        labels = labels.long()
+        aux = self._last_forward(embeddings)
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            branch_loss = self._branch_loss(aux.nodes.to(dtype), aux.assignment, labels)
+            repre_loss = self._mined_loss(
+                self.repre_loss, embeddings.to(dtype), labels, indices_tuple
+            )
+            recon_loss = aux.errors.to(dtype).mean()
+        losses = {
+            "branch_loss": branch_loss,
+            "repre_loss": self.repre_weight * repre_loss,
+            "recon_loss": self.recon_weight * recon_loss,
+        }
+        return {
+            name: {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
+            for name, loss in losses.items()
+        }
+
+    def _last_forward(self, embeddings: Tensor) -> RelationAux:
+        if self._head is None:
+            raise ValueError(
+                "DRMLLoss needs its RelationHead: call attach(head) first, and again after the "
+                "loss was copied or unpickled"
+            )
+        aux = self._head.aux
+        # Equal values will do: a trainer may have cast or moved the output.
+        same = aux is not None and (
+            aux.final is embeddings
+            or (
+                aux.final.shape == embeddings.shape
+                and torch.equal(aux.final.detach().to(embeddings), embeddings.detach())
+            )
+        )
+        if aux is None or not same:
+            raise ValueError("embeddings must be the last output of the attached RelationHead")
+        return aux
+
+    def _branch_loss(self, nodes: Tensor, assignment: Tensor, labels: Tensor) -> Tensor:
+        total = nodes.new_zeros(())
+        for group, loss in enumerate(self.branch_losses):
+            members = torch.where(assignment == group)[0]
+            if self.collect_stats:
+                setattr(self, f"branch{group}_size", len(members))
+            # A base's mean over no samples would be NaN.
+            if len(members) > 0:
+                total = total + self._mined_loss(loss, nodes[members, group], labels[members])
+        return total
+
+    def _mined_loss(
+        self,
+        loss: nn.Module,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+    ) -> Tensor:
+        if indices_tuple is None and self.miner is not None:
+            indices_tuple = self.miner(embeddings, labels)
+        value: Tensor = loss(embeddings, labels, indices_tuple)
+        return value
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """(batch, classes) the class scores of the loss on the output."""
+        if not BASES[self.base].has_proxies:
+            raise NotImplementedError(f"DRML over base '{self.base}' has no class scores")
+        logits: Tensor = self.repre_loss.get_logits(embeddings)
+        return logits
+
+    def _sub_loss_names(self) -> list[str]:
+        return ["branch_loss", "repre_loss", "recon_loss"]
+
+
+def _base_builder(
+    base: str,
+    num_classes: int,
+    base_params: Mapping[str, float] | None,
+    distance: BaseDistance | None,
+) -> Callable[[int, Callable[..., Tensor]], BaseMetricLossFunction]:
+    """A function of (embedding size, initialisation of proxies) that builds one base loss."""
+    if base not in BASES:
+        raise ValueError(f"base must be one of {', '.join(BASES)}, got {base!r}")
+    chosen = BASES[base]
+    given = base_params or {}
+    unknown = [name for name in given if name not in chosen.defaults]
+    if unknown:
+        known = ", ".join(chosen.defaults)
+        raise ValueError(f"base '{base}' has parameters {known}, got {unknown[0]!r}")
+    params: dict[str, Any] = {**chosen.defaults, **given, "distance": distance}
+
+    def build(size: int, init: Callable[..., Tensor]) -> BaseMetricLossFunction:
+        if not chosen.has_proxies:
+            return chosen.loss(**params)
+        weight_init = c_f.TorchInitWrapper(init, a=math.sqrt(5))
+        return chosen.loss(
+            num_classes=num_classes, embedding_size=size, weight_init_func=weight_init, **params
+        )
+
+    return build
+
+
+def _miner(base: str, base_params: Mapping[str, float]) -> BaseMiner | None:
+    """The mining that goes with a pair loss in the authors' experiments."""
+    if base == "triplet":
+        margin = base_params.get("margin", BASES[base].defaults["margin"])
+        return TripletMarginMiner(margin, type_of_triplets="semihard")
+    return DistanceWeightedMiner() if base == "margin" else None
+
+
+def build_loss(
+    num_classes: int,
+    embedding_size: int,
+    *,
+    base: str,
+    groups: int = 4,
+    repre_weight: float = 10.0,
+    recon_weight: float = 1.0,
+    **base_params: float,
+) -> DRMLLoss:
+    return DRMLLoss(
+        num_classes,
+        embedding_size,
+        base=base,
+        groups=groups,
+        repre_weight=repre_weight,
+        recon_weight=recon_weight,
+        base_params=base_params,
+        miner=_miner(base, base_params),
+    )
+
+
+def build_head(
+    in_features: int, embedding_size: int, groups: int = 4, **loss_params: float
+) -> RelationHead:
+    del loss_params
+    return RelationHead(in_features, embedding_size, groups)
+
+
+_BASE_SPACES: Mapping[str, Mapping[str, BaseDistribution]] = {
+    # The reality check's bounds for the triplet and margin losses.
+    "triplet": {"margin": FloatDistribution(-0.2, 2.0)},
+    "margin": {
+        "margin": FloatDistribution(-0.2, 2.0),
+        "beta": FloatDistribution(-0.2, 2.0),
+        "loss_lr": LOSS_LR,
+    },
+    "proxyanchor": {
+        "margin": FloatDistribution(0.0, 0.5),
+        "alpha": FloatDistribution(8.0, 128.0, log=True),
+        "loss_lr": LOSS_LR,
+    },
+    "cosface": {
+        "margin": FloatDistribution(0.1, 0.7),
+        "scale": FloatDistribution(16.0, 256.0, log=True),
+        "loss_lr": LOSS_LR,
+    },
+}
+
+
+def space(dataset: str, num_classes: int, *, base: str) -> Space:
+    del dataset, num_classes
+    return {
+        "groups": CategoricalDistribution((2, 4, 8)),
+        "repre_weight": FloatDistribution(0.3, 30.0, log=True),
+        **_BASE_SPACES[base],
+    }
+
+
+# The authors publish one configuration, Proxy-Anchor on CUB; the rest are defaults of their
+# code. It stands for every data set.
+_OFFICIAL_PROTOCOL = {
+    "optimizer": "adamw",
+    "lr": 5e-5,
+    "weight_decay": 1e-4,
+    "pooling": "avg+max",
+    "batch_size": 180,
+    "embedding_size": 512,
+    "freeze_batchnorm": True,
+    "clip_norm": 10.0,
+}
+
+
+def _presets(base: str) -> dict[str, dict[str, Preset]]:
+    params: dict[str, Any] = {
+        "groups": 4,
+        "repre_weight": 10.0,
+        "recon_weight": 1.0,
+        **BASES[base].defaults,
+    }
+    if "loss_lr" in _BASE_SPACES[base]:
+        params["loss_lr"] = 1e-2
+    mlrc = {"cub": params}
+    if base == "triplet":
+        # Our choice: the reality check's optima. The code's margin of 1 suits no unit vectors.
+        margins = {"cub": 0.0961, "cars": 0.1190, "sop": 0.0452}
+        mlrc = {dataset: {**params, "margin": margin} for dataset, margin in margins.items()}
+    return {
+        "mlrc": {dataset: Preset(values) for dataset, values in mlrc.items()},
+        "paper": {"cub": Preset(params, {"embedding_size": 128, "batch_size": 32})},
+        "official": {"cub": Preset({**params, "head_lr": 1e-3}, _OFFICIAL_PROTOCOL)},
+    }
+
+
+def _method(name: str, base: str, aliases: tuple[str, ...] = ()) -> Method:
+    return Method(
+        name=name,
+        paper="Zheng et al., Deep Relational Metric Learning, ICCV 2021",
+        build_loss=partial(build_loss, base=base),
+        build_head=build_head,
+        space=partial(space, base=base),
+        presets=_presets(base),
+        samples_per_class=1 if BASES[base].has_proxies else 4,
+        # The margin loss's boundary is a distance: decay would pull it towards 0.
+        loss_weight_decay=0.0 if base == "margin" else None,
+        aliases=aliases,
+    )
+
+
+METHODS = (
+    _method("drml-triplet", "triplet"),
+    _method("drml-pa", "proxyanchor", aliases=("drml",)),
+    _method("drml-cosface", "cosface"),
+    _method("drml-margin", "margin"),
+)

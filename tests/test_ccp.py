@@ -1,0 +1,567 @@
+"""CCP: its loss, greedy k-center, and the alternating projections."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning.losses import ContrastiveLoss, NTXentLoss, TripletMarginLoss
+from pytorch_metric_learning.reducers import DoNothingReducer
+from torch import Tensor, nn
+
+from losses.ball import BallLpDistance
+from losses.ccp import METHODS, AlternatingProjections, CCPLoss, build_hook, select_proxies
+from losses.xbm import C2_MARGINS
+
+EMBEDDINGS = torch.tensor([[3.0, 4.0], [0.3, 0.4], [-0.5, 0.5], [0.2, -0.9]])
+LABELS = torch.tensor([0, 0, 1, 1])
+PROXIES = torch.tensor([[[0.6, 0.8], [0.0, 0.5]], [[-1.0, 0.0], [0.0, -1.0]]])
+
+
+def worked_example(
+    base: Any, weight: float, base_params: Mapping[str, float] | None = None
+) -> float:
+    loss = CCPLoss(2, 2, base, 2, weight, base_params=base_params)
+    loss.set_proxies(PROXIES)
+    return loss(EMBEDDINGS, LABELS).item()
+
+
+@pytest.mark.parametrize(
+    ("base", "params", "expected"),
+    [
+        ("c2", C2_MARGINS["cars"], 0.654916),
+        ("ms", {"alpha": 2, "beta": 40, "base": 0.5}, 0.779663),
+        ("triplet", {"margin": 0.1}, 0.553749),
+        ("c1", {"margin": 0.5}, 1.299983),
+    ],
+)
+def test_the_proxy_term_has_the_worked_out_value(
+    base: str, params: dict[str, float], expected: float
+) -> None:
+    assert worked_example(base, 0, params) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_batch_term_adds_a_tenth_of_the_loss_within_the_batch() -> None:
+    assert worked_example("c2", 0.1, C2_MARGINS["cars"]) == pytest.approx(0.731658, abs=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_pml_loss_as_base_sees_ball_normalised_vectors(normalize: bool) -> None:
+    distance = BallLpDistance(normalize_embeddings=normalize)
+    base = ContrastiveLoss(**C2_MARGINS["cars"], distance=distance)
+    assert worked_example(base, 0.1) == pytest.approx(0.731658, abs=1e-6)
+
+
+def random_case(
+    base: Any, classes: int = 5, per_class: int = 3, size: int = 6, **kwargs: Any
+) -> tuple[CCPLoss, Tensor, Tensor]:
+    torch.manual_seed(0)
+    loss = CCPLoss(classes, 4, base, per_class, **kwargs).double()
+    return loss, torch.randn(size, 4).double(), torch.randint(classes, (size,))
+
+
+def test_the_triplet_base_sees_every_triplet_of_a_sample_and_two_proxies() -> None:
+    loss, embeddings, labels = random_case("triplet", batch_loss_weight=0)
+    ball = [v / max(1.0, float(v.norm())) for v in embeddings]
+    proxies = [v / max(1.0, float(v.norm())) for v in loss.proxies.detach()]
+    terms = [
+        float((x - proxies[p]).norm() - (x - proxies[n]).norm()) + 0.0961
+        for x, label in zip(ball, labels, strict=True)
+        for p, n in itertools.product(range(15), repeat=2)
+        if p % 5 == label and n % 5 != label
+    ]
+    nonzero = [term for term in terms if term > 0]
+    expected = sum(nonzero) / len(nonzero)
+    assert loss(embeddings, labels).item() == pytest.approx(expected)
+
+
+def test_a_triplet_base_that_samples_its_triplets_goes_on_sampling_them() -> None:
+    base = TripletMarginLoss(margin=0.5, triplets_per_anchor=1)
+    loss, embeddings, labels = random_case(base, classes=20, batch_loss_weight=0)
+    values = {round(loss(embeddings, labels).item(), 9) for _ in range(8)}
+    assert len(values) > 1
+
+
+@pytest.mark.parametrize("base", ["c1", "c2", "ms", "triplet"])
+def test_gradients_are_right_for_embeddings_and_proxies(base: str) -> None:
+    loss, embeddings, labels = random_case(base)
+
+    def value(embeddings: Tensor, proxies: Tensor) -> Tensor:
+        return torch.func.functional_call(loss, {"proxies": proxies}, (embeddings, labels))
+
+    proxies = loss.proxies.detach().clone()
+    assert torch.autograd.gradcheck(value, (embeddings.requires_grad_(), proxies.requires_grad_()))
+
+
+@pytest.mark.parametrize("base", ["c1", "c2", "ms", "triplet"])
+def test_every_tensor_is_made_on_the_device_of_the_inputs(base: str) -> None:
+    loss, embeddings, labels = random_case(base)
+    expected = loss(embeddings, labels).item()
+    with torch.device("meta"):  # where a tensor made without device= cannot mix with real ones
+        assert loss(embeddings, labels).item() == expected
+
+
+@pytest.mark.parametrize("base", ["c1", "c2", "ms", "triplet"])
+def test_one_class_and_one_proxy_work(base: str) -> None:
+    loss, embeddings, labels = random_case(base, classes=1, per_class=1)
+    assert loss(embeddings, labels).isfinite()
+
+
+def test_a_miners_pairs_concern_the_batch_term_alone() -> None:
+    loss, embeddings, labels = random_case("c2", reducer=DoNothingReducer())
+    pairs = (torch.tensor([0]), torch.tensor([1]), torch.tensor([2, 3]), torch.tensor([4, 5]))
+    mined, plain = loss(embeddings, labels, pairs), loss(embeddings, labels)
+    assert mined["proxy_loss"]["losses"] == plain["proxy_loss"]["losses"]
+    assert mined["batch_loss"]["losses"] != plain["batch_loss"]["losses"]
+
+
+@pytest.mark.parametrize("base", ["c1", "c2"])
+def test_logits_are_the_largest_similarity_to_a_proxy_of_the_class(base: str) -> None:
+    loss = CCPLoss(2, 2, base, 2)
+    loss.set_proxies(PROXIES)
+    logits = loss.get_logits(torch.tensor([[0.0, 0.8], [-2.0, 0.0]]))
+    expected = {
+        "c1": [[0.64, 0.0], [0.0, 1.0]],
+        "c2": [[-0.3, -math.sqrt(1.64)], [-math.sqrt(1.25), 0.0]],
+    }
+    torch.testing.assert_close(logits, torch.tensor(expected[base]))
+
+
+def test_proxy_p_of_class_c_is_row_p_times_classes_plus_c() -> None:
+    loss = CCPLoss(3, 2, proxies_per_class=4)
+    proxies = torch.randn(3, 4, 2)
+    loss.set_proxies(proxies)
+    for p, c in itertools.product(range(4), range(3)):
+        assert torch.equal(loss.proxies[p * 3 + c], proxies[c, p])
+        assert loss.proxy_labels[p * 3 + c] == c
+    assert torch.equal(loss.class_proxies(), proxies)
+
+
+def test_setting_proxies_keeps_the_parameter_that_an_optimizer_holds() -> None:
+    loss = CCPLoss(2, 2, proxies_per_class=2)
+    parameter = loss.proxies
+    loss.set_proxies(PROXIES)
+    assert loss.proxies is parameter
+    assert parameter.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"base": "c3"}, "must be one of c1, c2, ms, triplet or a PML loss, got 'c3'"),
+        ({"base_params": {"margin": 1}}, "parameters pos_margin, neg_margin, got 'margin'"),
+        ({"base": NTXentLoss(), "base_params": {"margin": 1}}, "base given by name"),
+        ({"proxies_per_class": 0}, "proxies_per_class must be positive, got 0"),
+        ({"batch_loss_weight": -1}, "must not be negative, got -1"),
+    ],
+)
+def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CCPLoss(2, 2, **arguments)
+
+
+def test_proxies_of_another_shape_or_not_finite_are_refused() -> None:
+    loss = CCPLoss(2, 2, proxies_per_class=2)
+    with pytest.raises(ValueError, match=r"\(2, 2, 2\), got \(4, 2\)"):
+        loss.set_proxies(PROXIES.flatten(0, 1))
+    with pytest.raises(ValueError, match="finite"):
+        loss.set_proxies(PROXIES / 0)
+
+
+# Greedy k-center
+
+
+def pool_of(*points: float) -> Tensor:
+    return torch.tensor(points, dtype=torch.float32).view(1, -1, 1)
+
+
+def radius(points: Tensor, centres: Tensor) -> float:
+    return float(torch.cdist(points, centres).amin(dim=1).max())
+
+
+def test_picks_are_the_farthest_points_first() -> None:
+    pool, centres = pool_of(0, 1, 2, 9, 10), pool_of(0, 0)
+    picks = select_proxies(pool, centres)
+    assert picks.flatten().tolist() == [10, 2]
+    assert radius(pool[0], torch.cat([centres[0], picks[0]])) == 1
+
+
+def picks_by_loops(pool: Tensor, centres: Tensor) -> Tensor:
+    result = []
+    for points, chosen in zip(pool, centres, strict=True):
+        centre_list = list(chosen)
+        for _ in range(len(chosen)):
+            nearest = [min(float(((x - c) ** 2).sum()) for c in centre_list) for x in points]
+            centre_list.append(points[nearest.index(max(nearest))])
+        result.append(torch.stack(centre_list[len(chosen) :]))
+    return torch.stack(result)
+
+
+def test_all_classes_are_selected_at_once_as_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.randn(20, 9, 5, generator=generator)
+    centres = torch.randn(20, 4, 5, generator=generator)
+    assert torch.equal(select_proxies(pool, centres), picks_by_loops(pool, centres))
+
+
+def test_the_radius_is_at_most_twice_the_best_possible() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pools = torch.randn(100, 7, 2, generator=generator)
+    centres = torch.randn(100, 2, 2, generator=generator)
+    for points, old, picks in zip(pools, centres, select_proxies(pools, centres), strict=True):
+        best = min(
+            radius(points, torch.cat([old, points[list(chosen)]]))
+            for chosen in itertools.combinations(range(7), 2)
+        )
+        assert radius(points, torch.cat([old, picks])) <= 2 * best + 1e-6
+
+
+def test_points_repeat_when_the_pool_has_too_few_different_ones() -> None:
+    picks = select_proxies(pool_of(3, 3, 5), pool_of(0, 0, 0, 0))
+    assert picks.flatten().tolist() == [5, 3, 3, 3]
+
+
+def test_points_far_from_the_origin_are_told_apart() -> None:
+    # Through inner products, float32 would lose differences of 1 beside squares of 1e8.
+    picks = select_proxies(pool_of(10000, 10001, 10003), pool_of(10000, 10000))
+    assert picks.flatten().tolist() == [10003, 10001]
+
+
+def test_ties_go_to_the_first_point() -> None:
+    assert select_proxies(pool_of(-1, 1, 0), pool_of(0)).item() == -1
+
+
+def test_a_pool_in_half_precision_gives_points_of_the_pool() -> None:
+    pool = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    picks = select_proxies(pool, torch.zeros(3, 2, 4))
+    assert picks.dtype == torch.bfloat16
+    assert all(
+        (points == pick).all(dim=1).any()
+        for points, chosen in zip(pool, picks, strict=True)
+        for pick in chosen
+    )
+
+
+def test_pool_and_centres_that_do_not_match_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"got \(3, 5, 4\) and \(2, 2, 4\)"):
+        select_proxies(torch.zeros(3, 5, 4), torch.zeros(2, 2, 4))
+
+
+# Alternating projections
+
+NUM_CLASSES = 3
+DIM = 4
+
+
+@dataclass
+class Run:
+    """A training run as a hook sees it, with a small model and pools that count up."""
+
+    model: nn.Module
+    loss: CCPLoss
+    step: int = 0
+    train_loss: float = 0.0
+    pools: list[Tensor] = field(default_factory=list)
+
+    def embed_class_pool(self, images_per_class: int) -> Tensor:
+        generator = torch.Generator().manual_seed(len(self.pools))
+        shape = (NUM_CLASSES, images_per_class, DIM)
+        self.pools.append(torch.randn(shape, generator=generator, device="cpu"))
+        return self.pools[-1]
+
+
+def new_run(proxies_per_class: int = 2) -> Run:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, DIM))
+    for parameter in model[1].parameters():
+        parameter.requires_grad_(False)
+    return Run(model, CCPLoss(NUM_CLASSES, DIM, proxies_per_class=proxies_per_class))
+
+
+def backward(run: Run) -> None:
+    run.model.zero_grad()
+    run.loss.zero_grad()
+    labels = torch.arange(6, device="cpu") % NUM_CLASSES
+    inputs = torch.randn(6, 5, generator=torch.Generator().manual_seed(run.step), device="cpu")
+    run.loss(run.model(inputs), labels).backward()
+
+
+def added_gradients(hook: AlternatingProjections, run: Run) -> dict[str, Tensor]:
+    """What the hook adds to the gradient of each parameter of model and loss."""
+    backward(run)
+    parameters = dict([*run.model.named_parameters(), *run.loss.named_parameters()])
+    before = {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
+    hook.after_backward(run)
+    assert {name for name, p in parameters.items() if p.grad is not None} == set(before)
+    return {name: parameters[name].grad - grad for name, grad in before.items()}
+
+
+def move_weights(run: Run, by: float) -> None:
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.add_(by)
+
+
+def switch(hook: AlternatingProjections, run: Run) -> None:
+    """One validation that improves, then three that do not."""
+    for score in (0.5, 0.1, 0.2, 0.3):
+        hook.on_validation_end(run, score)
+
+
+def test_training_begins_with_the_pool_points_farthest_from_zero() -> None:
+    run, hook = new_run(), AlternatingProjections(pool_size=5)
+    hook.on_train_begin(run)
+    (pool,) = run.pools
+    assert pool.shape == (NUM_CLASSES, 5, DIM)
+    assert torch.equal(run.loss.class_proxies()[:, 0], _longest(pool))
+    expected = select_proxies(pool, torch.zeros(NUM_CLASSES, 2, DIM))
+    assert torch.equal(run.loss.class_proxies(), expected)
+
+
+def _longest(pool: Tensor) -> Tensor:
+    return torch.stack([points[points.norm(dim=1).argmax()] for points in pool])
+
+
+def test_the_first_instance_is_not_regularised() -> None:
+    run, hook = new_run(), AlternatingProjections(reference_weight=1.0)
+    hook.on_train_begin(run)
+    hook.on_validation_end(run, 0.5)
+    move_weights(run, 1.0)
+    assert all(
+        torch.equal(added, torch.zeros_like(added)) for added in added_gradients(hook, run).values()
+    )
+
+
+def test_later_instances_pull_towards_the_best_weights_of_the_one_before() -> None:
+    run, hook = new_run(), AlternatingProjections(reference_weight=0.25)
+    hook.on_train_begin(run)
+    switch(hook, run)
+    assert hook.instance == 1
+    assert all(not added.any() for added in added_gradients(hook, run).values())
+    for distance in (1.0, 2.0):
+        move_weights(run, 1.0)
+        added = added_gradients(hook, run)
+        assert set(added) == {"0.weight", "0.bias", "2.weight", "2.bias", "proxies"}
+        for name, gradient in added.items():
+            expected = 0.0 if name == "proxies" else 0.25 * distance
+            torch.testing.assert_close(gradient, torch.full_like(gradient, expected))
+
+
+def test_the_reference_is_the_best_weights_and_training_goes_on_from_the_current_ones() -> None:
+    run, hook = new_run(), AlternatingProjections(reference_weight=1.0)
+    hook.on_train_begin(run)
+    best = copy.deepcopy(run.model.state_dict())
+    hook.on_validation_end(run, 0.5)
+    move_weights(run, 3.0)
+    current = copy.deepcopy(run.model.state_dict())
+    for _ in range(3):
+        hook.on_validation_end(run, 0.5)
+    assert hook.reference is not None
+    assert all(torch.equal(hook.reference[name], best[name]) for name in hook.reference)
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(value, current[name])
+
+
+def test_an_improvement_of_less_than_1e_5_is_none() -> None:
+    run, hook = new_run(), AlternatingProjections()
+    hook.on_train_begin(run)
+    for score in (0.5, 0.500009, 0.500009, 0.499):
+        hook.on_validation_end(run, score)
+    assert hook.instance == 1
+
+
+def test_an_improvement_starts_the_count_anew() -> None:
+    run, hook = new_run(), AlternatingProjections()
+    hook.on_train_begin(run)
+    for score in (0.5, 0.4, 0.4, 0.6, 0.5, 0.5):
+        hook.on_validation_end(run, score)
+    assert (hook.instance, hook.wait, hook.best) == (0, 2, 0.6)
+
+
+def test_new_proxies_are_far_from_the_best_ones_of_the_last_instance() -> None:
+    run, hook = new_run(), AlternatingProjections(pool_size=5)
+    hook.on_train_begin(run)
+    best = torch.randn(NUM_CLASSES, 2, DIM)
+    run.loss.set_proxies(best)
+    hook.on_validation_end(run, 0.5)
+    run.loss.set_proxies(best + 100)
+    for _ in range(3):
+        hook.on_validation_end(run, 0.1)
+    assert len(run.pools) == 2
+    assert torch.equal(run.loss.class_proxies(), select_proxies(run.pools[1], best))
+
+
+def test_a_new_instance_is_judged_by_its_own_scores() -> None:
+    run, hook = new_run(), AlternatingProjections()
+    hook.on_train_begin(run)
+    switch(hook, run)
+    assert (hook.best, hook.wait) == (-math.inf, 0)
+    hook.on_validation_end(run, 0.05)
+    assert (hook.best, hook.wait) == (0.05, 0)
+
+
+def test_the_weight_decays_with_each_instance() -> None:
+    run, hook = new_run(), AlternatingProjections(reference_weight=0.8, decay=0.5)
+    hook.on_train_begin(run)
+    weights = [hook.current_weight]
+    for _ in range(2):
+        switch(hook, run)
+        weights.append(hook.current_weight)
+    assert weights == pytest.approx([0, 0.4, 0.2])
+
+
+def test_monitoring_the_loss_ignores_the_score() -> None:
+    run, hook = new_run(), AlternatingProjections(monitor="loss")
+    hook.on_train_begin(run)
+    instances = []
+    for train_loss in (2.0, 1.5, 1.0, 0.5, 0.6, 0.7, 0.8):
+        run.train_loss = train_loss
+        hook.on_validation_end(run, score=train_loss)
+        instances.append(hook.instance)
+    assert instances == [0, 0, 0, 0, 0, 0, 1]
+
+
+def test_a_pool_smaller_than_the_proxies_takes_that_many_images_for_each() -> None:
+    run, hook = new_run(proxies_per_class=4), AlternatingProjections(pool_size=3)
+    hook.on_train_begin(run)
+    assert run.pools[0].shape[1] == 12
+
+
+@pytest.mark.parametrize("proxies_per_class", [1, 4])
+def test_a_pool_of_one_makes_the_drawn_images_the_proxies(proxies_per_class: int) -> None:
+    run, hook = new_run(proxies_per_class), AlternatingProjections(pool_size=1)
+    hook.on_train_begin(run)
+    assert torch.equal(run.loss.class_proxies(), run.pools[0])
+
+
+def test_a_restored_hook_goes_on_as_the_original_would(tmp_path: Any) -> None:
+    run, hook = new_run(), AlternatingProjections(reference_weight=1.0)
+    hook.on_train_begin(run)
+    switch(hook, run)
+    move_weights(run, 1.0)
+    hook.on_validation_end(run, 0.4)
+    move_weights(run, 1.0)
+    hook.on_validation_end(run, 0.3)
+    torch.save(hook.state_dict(), tmp_path / "hook.pt")
+    other_run = copy.deepcopy(run)
+    other = AlternatingProjections(reference_weight=1.0)
+    other.load_state_dict(torch.load(tmp_path / "hook.pt"))
+    results = []
+    for each, each_run in ((hook, run), (other, other_run)):
+        added = added_gradients(each, each_run)
+        for score in (0.2, 0.1):
+            each.on_validation_end(each_run, score)
+        move_weights(each_run, 1.0)
+        results.append(
+            (
+                each.instance,
+                each.best,
+                each.wait,
+                added,
+                added_gradients(each, each_run),
+                each_run.loss.class_proxies(),
+            )
+        )
+    assert results[0][0] == 2
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
+def test_state_saved_in_memory_does_not_change_with_training() -> None:
+    run, hook = new_run(), AlternatingProjections()
+    hook.on_train_begin(run)
+    hook.on_validation_end(run, 0.5)
+    state = hook.state_dict()
+    before = copy.deepcopy(state)
+    move_weights(run, 1.0)
+    run.loss.set_proxies(torch.randn(NUM_CLASSES, 2, DIM))
+    switch(hook, run)
+    torch.testing.assert_close(state, before)
+
+
+def test_every_tensor_of_the_hook_is_on_the_device_of_the_model() -> None:
+    run, hook = new_run(), AlternatingProjections(reference_weight=1.0)
+    with torch.device("meta"):  # where a tensor made without device= cannot mix with real ones
+        hook.on_train_begin(run)
+        switch(hook, run)
+        backward(run)
+        hook.after_backward(run)
+    assert run.loss.proxies.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pool_size": 0}, "pool_size must be positive, got 0"),
+        ({"reference_weight": -1.0}, "must not be negative, got -1"),
+        ({"monitor": "map"}, "'score' or 'loss', got 'map'"),
+    ],
+)
+def test_impossible_settings_of_the_hook_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        AlternatingProjections(**arguments)
+
+
+def test_the_hook_refuses_another_loss() -> None:
+    run = new_run()
+    run.loss = NTXentLoss()
+    with pytest.raises(ValueError, match="CCPLoss, got NTXentLoss"):
+        AlternatingProjections().on_train_begin(run)
+
+
+# Methods
+
+
+@pytest.mark.parametrize(
+    "dataset", ["glyphs", "folder", "cub", "cars", "sop", "inshop", "imagenet"]
+)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_the_first_trial_lies_in_the_search_space_and_builds(method: Any, dataset: str) -> None:
+    params = method.preset("mlrc", dataset).params
+    space = method.space(dataset, 4)
+    assert "loss_lr" not in space
+    for name, distribution in space.items():
+        assert distribution._contains(distribution.to_internal_repr(params[name])), name
+    loss = method.build_loss(4, DIM, **params)
+    assert loss.proxies_per_class == params["proxies_per_class"]
+    hook = method.build_hook(**params)
+    assert hook.reference_weight == params["reference_weight"]
+
+
+@pytest.mark.parametrize(("dataset", "proxies", "pool"), [("cub", 8, 12), ("sop", 4, 7)])
+def test_presets_are_the_published_pools(dataset: str, proxies: int, pool: int) -> None:
+    for method, name in itertools.product(METHODS, ("mlrc", "paper", "official")):
+        params = method.preset(name, dataset).params
+        assert params["proxies_per_class"] == proxies
+        assert build_hook(**params).pool_size == pool
+
+
+def test_the_batch_term_is_in_the_official_preset_and_not_in_the_papers() -> None:
+    weights = [
+        METHODS[1].preset(name, "cub").params["batch_loss_weight"]
+        for name in ("paper", "official", "mlrc")
+    ]
+    assert weights == [0.0, 0.1, 0.1]
+
+
+def test_base_parameters_of_the_preset_reach_the_base_loss() -> None:
+    loss: Any = METHODS[2].build_loss(4, DIM, **METHODS[2].preset("mlrc", "cars").params)
+    assert (loss.base.alpha, loss.base.beta, loss.base.base) == (14.35, 75.83, 0.66)
+
+
+def test_the_pool_is_never_smaller_than_the_proxies() -> None:
+    for ratio, proxies in itertools.product((1.0, 1.3, 2.0), range(1, 13)):
+        hook = build_hook(pool_ratio=ratio, proxies_per_class=proxies)
+        assert proxies <= hook.pool_size <= 2 * proxies
+
+
+def test_a_mistyped_parameter_is_refused() -> None:
+    with pytest.raises(ValueError, match="'pos_margn'"):
+        METHODS[1].build_loss(4, DIM, pos_margn=0.1)

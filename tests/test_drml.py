@@ -1,0 +1,485 @@
+"""DRML: the relation head and the losses on its nodes and its output."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import math
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning.losses import (
+    CosFaceLoss,
+    MarginLoss,
+    ProxyAnchorLoss,
+    TripletMarginLoss,
+)
+from pytorch_metric_learning.miners import DistanceWeightedMiner, TripletMarginMiner
+from pytorch_metric_learning.reducers import DoNothingReducer
+from torch import Tensor, nn
+
+from losses.drml import BASES, METHODS, DRMLLoss, RelationHead
+
+FEATURES = 12
+DIM = 8
+CLASSES = 5
+
+
+def features(size: int = 10, seed: int = 0) -> Tensor:
+    return torch.randn(size, FEATURES, generator=torch.Generator().manual_seed(seed))
+
+
+def labels(size: int = 10) -> Tensor:
+    return torch.arange(size) % CLASSES
+
+
+def stirred_head(groups: int = 4, seed: int = 0) -> RelationHead:
+    """A head with no parameter at its initial zero or identity."""
+    torch.manual_seed(seed)
+    head = RelationHead(FEATURES, DIM, groups)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return head
+
+
+def make(
+    base: str = "proxyanchor", groups: int = 4, **kwargs: Any
+) -> tuple[DRMLLoss, RelationHead]:
+    head = stirred_head(groups)
+    loss = DRMLLoss(CLASSES, DIM, base, groups, **kwargs)
+    loss.attach(head)
+    return loss, head
+
+
+def sub_losses(loss: DRMLLoss, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    loss.set_reducer(DoNothingReducer())
+    return {name: info["losses"] for name, info in loss(embeddings, labels).items()}
+
+
+# The head
+
+
+def test_the_head_starts_as_unit_nodes_side_by_side() -> None:
+    head = RelationHead(FEATURES, DIM, 4)
+    final = head(features())
+    assert head.aux is not None
+    torch.testing.assert_close(final, head.aux.nodes.flatten(1))
+    torch.testing.assert_close(final.norm(dim=1), torch.full((10,), 2.0))
+
+
+@torch.no_grad()
+def head_by_loops(head: RelationHead, feature: Tensor) -> tuple[Tensor, list[float]]:
+    """Output and reconstruction errors for one feature, from the formulas."""
+    groups = head.groups
+    chunks = feature.view(groups, -1)
+
+    def layer(grouped: Any, k: int, x: Tensor) -> Tensor:
+        return grouped.weight[k] @ x + grouped.bias[k]
+
+    nodes = [layer(head.node, k, chunks[k]) for k in range(groups)]
+    nodes = [node / node.norm() for node in nodes]
+    sources = [layer(head.edge_out, k, chunks[k]) for k in range(groups)]
+    targets = [layer(head.edge_in, k, chunks[k]) for k in range(groups)]
+    w, beta = head.edge_score.weight[0], head.edge_score.bias[0]
+    outputs, errors = [], []
+    for j in range(groups):
+        scores = [max(0.0, float(w @ (sources[i] - targets[j]) + beta)) for i in range(groups)]
+        total = max(sum(scores), 1e-12)
+        message = sum((scores[i] / total * nodes[i] for i in range(groups)), torch.zeros(()))
+        mixed = torch.cat([nodes[j], message])
+        outputs.append(head.integrator.weight @ mixed + head.integrator.bias)
+        errors.append(float((chunks[j] - layer(head.decoder, j, nodes[j])).square().mean()))
+    return torch.cat(outputs), errors
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_the_head_is_its_formulas(groups: int) -> None:
+    head = stirred_head(groups)
+    inputs = features()
+    final = head(inputs)
+    assert head.aux is not None
+    for i in range(10):
+        expected, errors = head_by_loops(head, inputs[i])
+        torch.testing.assert_close(final[i], expected)
+        assert head.aux.errors[i].tolist() == pytest.approx(errors, rel=1e-4)
+        assert head.aux.assignment[i] == errors.index(min(errors))
+
+
+def test_relations_sum_to_one_or_to_zero_for_each_receiving_group() -> None:
+    head = stirred_head()
+    sums = head.relations(features(50).view(50, 4, -1)).sum(dim=1).flatten()
+    is_one, is_zero = (sums - 1).abs() < 1e-5, sums == 0
+    assert (is_one | is_zero).all()
+    assert is_one.any() and is_zero.any()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_batch_of_one_gives_the_row_of_the_batch(training: bool) -> None:
+    head = stirred_head().train(training)
+    inputs = features()
+    torch.testing.assert_close(head(inputs[3:4]), head(inputs)[3:4])
+
+
+def test_reconstruction_trains_the_decoders_only() -> None:
+    loss, head = make(recon_weight=1.0)
+    inputs = features().requires_grad_()
+    sub_losses(loss, head(inputs), labels())["recon_loss"].backward()
+    assert inputs.grad is None
+    trained = {name for name, p in head.named_parameters() if p.grad is not None}
+    assert trained == {"decoder.weight", "decoder.bias"}
+
+
+def test_the_output_trains_the_trunk_through_the_nodes_only() -> None:
+    head = stirred_head()
+    with torch.no_grad():
+        head.node.weight.zero_()
+    inputs = features().requires_grad_()
+    head(inputs).square().sum().backward()
+    assert inputs.grad is not None and not inputs.grad.any()
+    assert head.edge_out.weight.grad is not None and head.edge_out.weight.grad.any()
+
+
+def test_gradients_of_the_head_are_right() -> None:
+    torch.manual_seed(0)
+    head = stirred_head().double()
+    # The input is cut off from relations on purpose, so only parameters can be checked.
+    names = ["node.weight", "edge_out.weight", "edge_score.weight", "integrator.weight"]
+    values = [dict(head.named_parameters())[name].detach().clone() for name in names]
+    inputs = features(3).double()
+
+    def output(*parameters: Tensor) -> Any:
+        return torch.func.functional_call(head, dict(zip(names, parameters, strict=True)), inputs)
+
+    assert torch.autograd.gradcheck(output, [value.requires_grad_() for value in values])
+
+
+def test_layers_start_with_the_authors_scales() -> None:
+    torch.manual_seed(0)
+    head = RelationHead(1024, 512, 4)
+    for layer, fan_out in ((head.node, 128), (head.edge_in, 128), (head.decoder, 256)):
+        assert layer.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.02)
+        assert not layer.bias.any()
+    assert torch.equal(head.integrator.weight, torch.eye(128, 256))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((10, 8, 4), "divide in_features, got groups=4, in_features=10"),
+        ((12, 10, 4), "divide embedding_size, got groups=4, embedding_size=10"),
+        ((12, 8, 0), "groups must be positive, got 0"),
+    ],
+)
+def test_sizes_that_groups_do_not_divide_are_refused(
+    sizes: tuple[int, int, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        RelationHead(*sizes)
+
+
+def test_features_of_another_size_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(batch, 12\), got \(2, 16\)"):
+        RelationHead(FEATURES, DIM, 4)(torch.zeros(2, 16))
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head))],
+    ids=["copy", "pickle"],
+)
+def test_a_head_can_be_copied_after_a_forward(
+    duplicate: Callable[[RelationHead], RelationHead],
+) -> None:
+    head = stirred_head()
+    final = head(features())
+    other = duplicate(head)
+    assert other.aux is None
+    torch.testing.assert_close(other(features()), final)
+    assert head.aux is not None and head.aux.final is final
+
+
+def test_the_head_holds_on_to_its_last_forward_only() -> None:
+    head = stirred_head()
+    first = weakref.ref(head(features()))
+    with torch.no_grad():
+        head(features(seed=1))
+    gc.collect()
+    assert first() is None
+    assert head.aux is not None and not head.aux.nodes.requires_grad
+
+
+# The loss
+
+
+@torch.no_grad()
+def expected_total(loss: DRMLLoss, head: RelationHead, y: Tensor) -> float:
+    aux = head.aux
+    assert aux is not None
+    total = 0.0
+    for group in range(loss.groups):
+        members = [i for i in range(len(y)) if int(aux.errors[i].argmin()) == group]
+        if members:
+            branch = loss.branch_losses[group]
+            total += float(branch(aux.nodes[members, group], y[members]))
+    total += loss.repre_weight * float(loss.repre_loss(aux.final, y))
+    return total + loss.recon_weight * float(aux.errors.mean())
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_loss_adds_up_branches_output_and_reconstruction(base: str) -> None:
+    loss, head = make(base, repre_weight=3.0, recon_weight=0.7)
+    embeddings = head(features(20))
+    value = loss(embeddings, labels(20)).item()
+    assert value == pytest.approx(expected_total(loss, head, labels(20)), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("base", "params", "plain"),
+    [
+        ("triplet", {"margin": 0.4}, TripletMarginLoss(margin=0.4)),
+        ("margin", {"margin": 0.3, "beta": 0.9}, MarginLoss(margin=0.3, beta=0.9)),
+    ],
+)
+def test_with_all_samples_in_one_branch_the_total_is_base_of_node_and_of_output(
+    base: str, params: dict[str, float], plain: nn.Module
+) -> None:
+    loss, head = make(base, repre_weight=1.0, recon_weight=0.0, base_params=params)
+    with torch.no_grad():
+        # Group 2 decodes a chunk of zeros perfectly; the others are far off.
+        head.decoder.bias.fill_(100.0)
+        head.decoder.weight[2] = 0
+        head.decoder.bias[2] = 0
+    inputs = features()
+    inputs[:, 6:9] = 1e-3
+    embeddings = head(inputs)
+    assert head.aux is not None and (head.aux.assignment == 2).all()
+    expected = plain(head.aux.nodes[:, 2], labels()) + plain(embeddings, labels())
+    assert loss(embeddings, labels()).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_every_loss_has_proxies_of_its_own() -> None:
+    loss, _ = make("proxyanchor", groups=4)
+    shapes = [tuple(parameter.shape) for parameter in loss.parameters()]
+    assert shapes == [(CLASSES, 2)] * 4 + [(CLASSES, DIM)]
+    assert len({parameter.data_ptr() for parameter in loss.parameters()}) == 5
+
+
+@pytest.mark.parametrize(
+    ("base", "kind"),
+    [("proxyanchor", ProxyAnchorLoss), ("cosface", CosFaceLoss), ("margin", MarginLoss)],
+)
+def test_base_parameters_reach_every_base_loss(base: str, kind: type) -> None:
+    loss, _ = make(base, base_params={"margin": 0.123})
+    bases: list[Any] = [*loss.branch_losses, loss.repre_loss]
+    assert len(bases) == 5
+    assert all(isinstance(each, kind) for each in bases)
+    assert {each.margin for each in bases} == {0.123}
+
+
+def test_cosface_is_the_softmax_with_a_margin_on_the_own_cosine() -> None:
+    loss, head = make("cosface", groups=1, repre_weight=1.0, recon_weight=0.0)
+    embeddings = head(features())
+    total = 0.0
+    assert head.aux is not None
+    for vectors, base in (
+        (head.aux.nodes[:, 0], loss.branch_losses[0]),
+        (embeddings, loss.repre_loss),
+    ):
+        weights: Any = base.W
+        cosines = nn.functional.normalize(vectors) @ nn.functional.normalize(weights, dim=0)
+        cosines[torch.arange(10), labels()] -= 0.35
+        total += nn.functional.cross_entropy(64 * cosines, labels()).item()
+    assert loss(embeddings, labels()).item() == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_branch_without_samples_costs_nothing(base: str) -> None:
+    loss, head = make(base)
+    embeddings = head(features(1))
+    values = sub_losses(loss, embeddings, labels(1))
+    assert head.aux is not None
+    group = int(head.aux.assignment)
+    alone = loss.branch_losses[group](head.aux.nodes[:, group], labels(1))
+    assert values["branch_loss"].item() == pytest.approx(alone.item())
+
+
+def test_branch_sizes_are_recorded_and_add_up_to_the_batch() -> None:
+    loss, head = make("triplet", collect_stats=True)
+    loss(head(features(30)), labels(30))
+    sizes = [getattr(loss, f"branch{group}_size") for group in range(4)]
+    assert sum(sizes) == 30
+    assert len(set(sizes)) > 1
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_gradients_of_the_loss_are_right(base: str) -> None:
+    torch.manual_seed(0)
+    loss, head = make(base)
+    loss, head = loss.double(), head.double()
+    parameter = dict(head.named_parameters())["node.weight"]
+    inputs, y = features(8).double(), labels(8)
+
+    def value(weight: Tensor) -> Any:
+        return loss(torch.func.functional_call(head, {"node.weight": weight}, inputs), y)
+
+    # Reconstruction depends on the nodes too, but does not train them.
+    loss.recon_weight = 0.0
+    assert torch.autograd.gradcheck(value, parameter.detach().clone().requires_grad_())
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_tensor_is_made_on_the_device_of_the_inputs(base: str) -> None:
+    loss, head = make(base)
+    inputs, y = features(20), labels(20)
+    expected = loss(head(inputs), y).item()
+    with torch.device("meta"):  # where a tensor made without device= cannot mix with real ones
+        assert loss(head(inputs), y).item() == expected
+
+
+def test_a_miner_mines_in_each_branch_and_on_the_output() -> None:
+    mined, plain = make("triplet")[0], make("triplet")[0]
+    mined.miner = TripletMarginMiner(1.0, type_of_triplets="semihard")
+    values = []
+    for loss in (mined, plain):
+        head = stirred_head()
+        loss.attach(head)
+        values.append(sub_losses(loss, head(features(60)), labels(60)))
+    for name in ("branch_loss", "repre_loss"):
+        # Semi-hard triplets cost less than the margin; hard ones, left out, cost more.
+        assert values[0][name] < values[1][name]
+
+
+def test_a_callers_pairs_replace_the_miner_on_the_output_alone() -> None:
+    loss, head = make("triplet", miner=TripletMarginMiner(1.0, type_of_triplets="semihard"))
+    embeddings = head(features())
+    plain = sub_losses(loss, embeddings, labels())
+    triplet = (torch.tensor([0]), torch.tensor([5]), torch.tensor([1]))
+    given = {name: info["losses"] for name, info in loss(embeddings, labels(), triplet).items()}
+    expected = loss.repre_loss(embeddings, labels(), triplet)
+    assert given["repre_loss"].item() == pytest.approx(10 * expected.item())
+    assert given["branch_loss"] == plain["branch_loss"]
+
+
+def test_head_parameters_are_not_the_losss() -> None:
+    loss, head = make("triplet")
+    assert list(loss.parameters()) == []
+    assert not any(module is head for module in loss.modules())
+    assert list(loss.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))],
+    ids=["copy", "pickle"],
+)
+def test_a_copied_loss_asks_for_its_head_again(duplicate: Callable[[DRMLLoss], DRMLLoss]) -> None:
+    loss, head = make()
+    embeddings = head(features())
+    value = loss(embeddings, labels())
+    other = duplicate(loss)
+    with pytest.raises(ValueError, match=r"attach\(head\)"):
+        other(embeddings, labels())
+    other.attach(head)
+    assert other(embeddings, labels()).item() == value.item()
+    assert loss(embeddings, labels()).item() == value.item()
+
+
+def test_embeddings_that_are_not_the_heads_last_output_are_refused() -> None:
+    loss, head = make()
+    with pytest.raises(ValueError, match="last output"):
+        loss(torch.randn(10, DIM), labels())
+    stale = head(features())
+    head(features(seed=1))
+    with pytest.raises(ValueError, match="last output"):
+        loss(stale, labels())
+
+
+def test_an_output_that_was_cast_is_still_the_heads() -> None:
+    loss, head = make()
+    expected = loss(head(features()), labels())
+    assert loss(head(features()).double(), labels()).item() == pytest.approx(expected.item())
+
+
+def test_a_head_of_another_shape_is_refused() -> None:
+    loss, _ = make(groups=4)
+    with pytest.raises(ValueError, match="embedding_size=8 and groups=4, got 8 and 2"):
+        loss.attach(RelationHead(FEATURES, DIM, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"base": "softmax"}, "one of triplet, proxyanchor, cosface, margin, got 'softmax'"),
+        ({"base_params": {"scale": 1}}, "parameters margin, alpha, got 'scale'"),
+        ({"groups": 3}, "groups=3, embedding_size=8"),
+        ({"repre_weight": -1.0}, "must not be negative, got -1.0 and 1.0"),
+    ],
+)
+def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DRMLLoss(CLASSES, DIM, **arguments)
+
+
+def test_logits_are_those_of_the_output_and_missing_without_proxies() -> None:
+    loss, head = make("proxyanchor")
+    embeddings = head(features())
+    expected = (
+        nn.functional.normalize(embeddings) @ nn.functional.normalize(loss.repre_loss.proxies).t()
+    )
+    torch.testing.assert_close(loss.get_logits(embeddings), expected)
+    for base in ("triplet", "margin"):
+        with pytest.raises(NotImplementedError, match=f"'{base}' has no class scores"):
+            make(base)[0].get_logits(embeddings)
+
+
+# Methods
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("dataset", ["glyphs", "cub", "sop"])
+def test_the_first_trial_lies_in_the_search_space_and_builds(method: Any, dataset: str) -> None:
+    params = dict(method.preset("mlrc", dataset).params)
+    space = method.space(dataset, 4)
+    for name, distribution in space.items():
+        assert distribution._contains(distribution.to_internal_repr(params[name])), name
+    loss_lr = params.pop("loss_lr", None)
+    loss, head = method.build_loss(CLASSES, DIM, **params), method.build_head(64, DIM, **params)
+    loss.attach(head)
+    assert (loss_lr is not None) == ("loss_lr" in space) == (len(list(loss.parameters())) > 0)
+    inputs = torch.randn(20, 64, generator=torch.Generator().manual_seed(0))
+    loss(head(inputs), labels(20)).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
+
+
+def test_head_and_loss_of_a_method_have_the_groups_of_the_parameters() -> None:
+    for method, groups in itertools.product(METHODS, (2, 8)):
+        assert method.build_head is not None
+        loss: Any = method.build_loss(CLASSES, DIM, groups=groups)
+        loss.attach(method.build_head(64, DIM, groups=groups))
+        assert loss.groups == groups
+
+
+def test_pair_losses_are_mined_and_sampled_four_to_a_class() -> None:
+    by_name = {method.name: method for method in METHODS}
+    miners = {name: method.build_loss(CLASSES, DIM).miner for name, method in by_name.items()}
+    assert isinstance(miners["drml-triplet"], TripletMarginMiner)
+    assert miners["drml-triplet"].type_of_triplets == "semihard"
+    assert isinstance(miners["drml-margin"], DistanceWeightedMiner)
+    assert miners["drml-pa"] is miners["drml-cosface"] is None
+    assert {name: method.samples_per_class for name, method in by_name.items()} == {
+        "drml-triplet": 4,
+        "drml-pa": 1,
+        "drml-cosface": 1,
+        "drml-margin": 4,
+    }
+
+
+def test_a_mistyped_parameter_is_refused() -> None:
+    with pytest.raises(ValueError, match="'alfa'"):
+        METHODS[1].build_loss(CLASSES, DIM, alfa=32)
