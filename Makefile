@@ -6,14 +6,14 @@ INSTALLED := .venv/installed
 .PHONY: demo test fast lint format
 
 demo: $(INSTALLED)
-	$(BIN)/harness search --loss proxyanchor --loss contrastive --trials 3 --runs-dir runs/demo
+	$(BIN)/harness search --loss ccp proxyanchor --trials 3 --runs-dir runs/demo
 	$(BIN)/harness eval --reproductions 2 --runs-dir runs/demo --results-dir runs/demo/results
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 fast: $(INSTALLED)
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,6 +159,7 @@ def evaluate(
 @app.command()
 def train(
     loss: Loss = None,
+    more: MoreLosses = None,
     dataset: Dataset = None,
     protocol: Protocol = None,
     trunk: Trunk = None,
@@ -168,50 +170,48 @@ def train(
     runs_dir: RunsDir = None,
     config: ConfigFile = None,
     set_: Set = None,
-    verbose: Verbose = False,
+    geometry: Annotated[
+        bool, typer.Option("--geometry", help="Covering radius and distance of training classes.")
+    ] = False,
 ) -> None:
     """Train one configuration on the four folds, without a search and without the test classes.
 
     harness train --loss proxyanchor --set params.margin=0.2
     """
     values = _values(config, set_, locals())
+    for one in _configs(values, [*(loss or []), *(more or [])]):
+        _train_one(one, geometry)
+
+
+def _train_one(config: RunConfig, geometry: bool) -> None:
     from harness.experiment import build_experiment
     from harness.progress import Event
     from harness.trainer import Progress, TrainingFailed
-    from harness.trial import mean_score, run_trial
+    from harness.trial import mean_score, run_trial, training_geometry
 
-    for one in _configs(values, loss or []):
-        experiment = build_experiment(one)
-        params = experiment.published_params
-        name, most = experiment.method.name, experiment.protocol.max_steps
-        with _progress(verbose=True) as listener:
+    experiment = build_experiment(config)
+    params, metric = experiment.published_params, experiment.protocol.metric
+    name, most = experiment.method.name, experiment.protocol.max_steps
+    with _progress(verbose=True) as listener:
 
-            def validated(fold: int, progress: Progress) -> None:
-                listener(
-                    Event(
-                        "validation",
-                        name,  # noqa: B023 (called within this iteration)
-                        units=1,
-                        fold=fold,
-                        step=progress.step,
-                        max_steps=most,  # noqa: B023
-                        score=progress.best_score,
-                    )
-                )
+        def validated(fold: int, progress: Progress) -> None:
+            event = Event("validation", name, units=1, fold=fold, max_steps=most)
+            listener(replace(event, step=progress.step, score=progress.best_score))
 
-            try:
-                folds = run_trial(experiment, params, validated)
-            except TrainingFailed as failure:
-                raise HarnessError(f"training failed: {failure}") from None
-        print(f"{name} on {experiment.dataset_label}, {experiment.protocol.name}")
-        print(f"  params: {_spell(params)}")
-        for fold in folds:
-            print(
-                f"  fold {fold.fold}: validation {experiment.protocol.metric} "
-                f"{fold.best_score:.4f} at step {fold.best_step} of {fold.steps}, "
-                f"{fold.seconds:.1f} s"
-            )
-        print(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")
+        try:
+            folds = run_trial(experiment, params, validated, keep_weights=geometry)
+        except TrainingFailed as failure:
+            raise HarnessError(f"training failed: {failure}") from None
+    print(f"{name} on {experiment.dataset_label}, {experiment.protocol.name}")
+    print(f"  params: {_spell(params)}")
+    for fold in folds:
+        where = f"at step {fold.best_step} of {fold.steps}, {fold.seconds:.1f} s"
+        facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())
+        print(f"  fold {fold.fold}: validation {metric} {fold.best_score:.4f} {where}{facts}")
+        if geometry:
+            radius, distance = training_geometry(experiment, params, fold.fold)
+            print(f"    training classes: covering radius {radius:.4f}, distance {distance:.4f}")
+    print(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")
 
 
 @app.command("list")

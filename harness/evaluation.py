@@ -22,7 +22,7 @@ from harness.progress import Event, Listener, ignore
 from harness.records import FoldRecord, TestRecord, note_test_opening, provenance
 from harness.study import CONFIG, JOURNAL, Study
 from harness.trainer import Progress, TrainingFailed
-from harness.trial import WEIGHTS, build_model, cpu_threads, find_fold, run_fold
+from harness.trial import cpu_threads, find_fold, load_model, run_fold
 from harness.workers import run_workers, worker_count
 
 # Config keys that pick among the searches; all others say how to run.
@@ -228,14 +228,17 @@ def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRec
     indices = experiment.indices_of(experiment.split.test)
     labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
     with cpu_threads(protocol.threads):
-        embeddings = []
-        for fold in folds:
-            weights = experiment.run_dir(job.params, fold.fold, repetition) / WEIGHTS
-            model = build_model(experiment, job.params, seed=0).to(device)
-            model.load_state_dict(torch.load(weights, map_location=device))
-            embeddings.append(
-                embed_with(model, store, indices, protocol.crop, device, method.normalizer)
+        embeddings = [
+            embed_with(
+                load_model(experiment, job.params, fold.fold, repetition, device),
+                store,
+                indices,
+                protocol.crop,
+                device,
+                method.normalizer,
             )
+            for fold in folds
+        ]
         separated = [retrieval.evaluate(embedded, labels) for embedded in embeddings]
         together = retrieval.evaluate(concatenate(embeddings, method.normalizer), labels)
     return TestRecord(

@@ -56,7 +56,7 @@ COLUMNS = {
     "split": "hash of the class split",
     "data_fingerprint": "hash of the trainval images",
     "test_fingerprint": "hash of the test images",
-    "commit": "of the code, with + if it had been changed",
+    "commit": "of the code, with + if it had been changed; empty for an installed package",
     "versions": "of Python and the libraries, as JSON",
     "command": "that wrote the last record",
 }
@@ -137,7 +137,7 @@ def _row(group: Sequence[TestRecord], openings: dict[str, int]) -> dict[str, Any
         "split": identity["split"],
         "data_fingerprint": identity["data_fingerprint"],
         "test_fingerprint": last.test_fingerprint,
-        "commit": f"{last.provenance['commit']}{'' if last.provenance['clean'] else '+'}",
+        "commit": _commit(last.provenance),
         "versions": json.dumps(
             {"python": last.provenance["python"], **last.provenance["versions"]}, sort_keys=True
         ),
@@ -148,6 +148,12 @@ def _row(group: Sequence[TestRecord], openings: dict[str, int]) -> dict[str, Any
         search.get("trials", 0) < asked["trials"] or len(group) < asked["reproductions"]
     )
     return {**row, **_cost(folds)} if folds else row
+
+
+def _commit(provenance: dict[str, Any]) -> str:
+    if provenance["commit"] is None:
+        return ""
+    return provenance["commit"] + ("" if provenance["clean"] else "+")
 
 
 def _scores(group: Sequence[TestRecord]) -> dict[str, float]:

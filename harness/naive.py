@@ -56,7 +56,8 @@ def _evaluate(
         num_folds = len(experiment.split.folds)
         scores, dims = {}, {}
         for kind, wanted in (("concatenated", num_folds * size), ("separated", size)):
-            dims[kind] = min(wanted, *train.shape)
+            # n images span n - 1 directions around their mean.
+            dims[kind] = min(wanted, len(train) - 1, train.shape[1])
             pca = PCA(dims[kind], svd_solver="covariance_eigh").fit(train.numpy())
             reduced = torch.from_numpy(pca.transform(test.numpy())).float()
             result = retrieval.evaluate(NORMALIZERS["l2"](reduced), labels)

@@ -127,6 +127,8 @@ class Trainer:
             seed: of the global generators, which only the loss may draw from.
             report: called after every validation.
         """
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
         with _global_generators(seed, self.device):
             if checkpoint.exists():
                 self._load(checkpoint)

@@ -21,6 +21,7 @@ from harness.device import choose_device, device_name
 from harness.embed import embed_with
 from harness.experiment import Experiment
 from harness.files import replacing, write_text
+from harness.geometry import class_distance, covering_radius
 from harness.heads import Model
 from harness.images import CropSettings, TrainBatches
 from harness.records import FoldRecord, provenance
@@ -40,11 +41,16 @@ def silent(fold: int, progress: Progress) -> None:
 
 
 def run_trial(
-    experiment: Experiment, params: Mapping[str, Any], report: FoldReport = silent
+    experiment: Experiment,
+    params: Mapping[str, Any],
+    report: FoldReport = silent,
+    keep_weights: bool = False,
 ) -> list[FoldRecord]:
     """Train every fold at repetition 0; finished folds are read back, not repeated."""
-    folds = range(len(experiment.split.folds))
-    return [run_fold(experiment, params, fold, repetition=0, report=report) for fold in folds]
+    return [
+        run_fold(experiment, params, fold, 0, report, keep_weights)
+        for fold in range(len(experiment.split.folds))
+    ]
 
 
 def mean_score(folds: list[FoldRecord]) -> float:
@@ -173,6 +179,39 @@ def build_trainer(
 
     hook = method.build_hook(**given) if method.build_hook else Hook()
     return Trainer(model, loss, hook, batches, validate, protocol, method, dict(params), device)
+
+
+def load_model(
+    experiment: Experiment,
+    params: Mapping[str, Any],
+    fold: int,
+    repetition: int,
+    device: torch.device,
+) -> Model:
+    """The best model of a finished fold whose weights were kept."""
+    weights = experiment.run_dir(params, fold, repetition) / WEIGHTS
+    model = build_model(experiment, params, seed=0).to(device)
+    model.load_state_dict(torch.load(weights, map_location=device))
+    return model
+
+
+def training_geometry(
+    experiment: Experiment, params: Mapping[str, Any], fold: int
+) -> tuple[float, float]:
+    """Covering radius and distance of the training classes of a fold, at repetition 0."""
+    device = choose_device(experiment.config.device)
+    indices = experiment.indices_of(experiment.split.folds[fold].train)
+    labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
+    with cpu_threads(experiment.protocol.threads):
+        embeddings = embed_with(
+            load_model(experiment, params, fold, 0, device),
+            experiment.trainval,
+            indices,
+            experiment.protocol.crop,
+            device,
+            experiment.method.normalizer,
+        )
+        return covering_radius(embeddings, labels), class_distance(embeddings, labels)
 
 
 def build_model(experiment: Experiment, params: Mapping[str, Any], seed: int) -> Model:

@@ -287,9 +287,7 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
             # the exponents.
             positive = positive + (miner_weights - 1).unsqueeze(1)
             negative = negative + (miner_weights - 1).unsqueeze(1)
-        # The lowest finite number: exp() makes it 0, and unlike -inf it has gradients when a
-        # proxy has nothing but masked samples.
-        nothing = torch.finfo(cosines.dtype).min
+        nothing = float("-inf")
         present, membership = torch.unique(labels, return_inverse=True)
         members = membership == torch.arange(len(present), device=labels.device).unsqueeze(1)
         positive = positive.squeeze(1).expand_as(members).masked_fill(~members, nothing)

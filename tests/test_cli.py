@@ -71,10 +71,12 @@ def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_train_shows_the_four_folds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--protocol", QUICK, "--runs-dir", str(tmp_path), "--device", "cpu"]
-    assert main(["train", "--loss", "triplet", *where, "--set", "params.margin=0.3"]) == 0
+    command = ["train", "--loss", "ccp-triplet", *where, "--set", "params.margin=0.3", "--geometry"]
+    assert main(command) == 0
     text = capsys.readouterr().out
-    assert "params: margin=0.3" in text
+    assert "margin=0.3" in text
     assert [f"fold {fold}: validation map_at_r" in text for fold in range(4)] == [True] * 4
+    assert text.count("instances 1") == 4 and text.count("covering radius 0.") == 4
 
 
 def test_a_flag_beats_set_and_set_beats_the_file(

@@ -126,8 +126,8 @@ def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, ta
         indices = experiment.indices_of(classes)
         images = centre_batch(experiment.open_part(name), indices, 12)
         parts[name] = images.flatten(1).double().numpy(), experiment.listing.labels[indices]
-    assert len(parts["trainval"][0]) == 40  # fewer images than 128 components
-    pca = PCA(40, svd_solver="full").fit(parts["trainval"][0])
+    assert len(parts["trainval"][0]) == 40  # which span 39 directions, fewer than 128
+    pca = PCA(39, svd_solver="full").fit(parts["trainval"][0])
     reduced = torch.from_numpy(pca.transform(parts["test"][0])).float()
     labels = torch.from_numpy(parts["test"][1])
     expected = plain_scores(torch.nn.functional.normalize(reduced), labels)

@@ -95,7 +95,10 @@ CASES = [
     case("hpl mean", HierarchicalProxyLoss, num_coarse=(4,), update_every=3, coarse_mode="mean"),
     case("hpl superclasses", HierarchicalProxyLoss, superclasses=[c // 4 for c in range(CLASSES)]),
     *(case(f"ccp {base}", CCPLoss, base=base, proxies_per_class=3) for base in CCP_BASES),
-    case("ccp over a PML loss", CCPLoss, base=NTXentLoss(), batch_loss_weight=1),
+    Case(
+        "ccp over a PML loss",
+        lambda **kwargs: CCPLoss(CLASSES, DIM, base=NTXentLoss(), batch_loss_weight=1, **kwargs),
+    ),
     *(
         Case(
             f"drml {base}",

@@ -149,14 +149,23 @@ def test_one_point_far_away_does_not_spoil_the_order_of_the_others(small_tiles: 
     assert nearest(points, None, 6).tolist() == plain_nearest(points, None, 6)
 
 
-def test_low_matrix_product_precision_does_not_change_the_result(small_tiles: None) -> None:
-    points, _ = clustered(300, 16, 10)
+def test_error_bound_allows_for_a_lower_matrix_product_precision() -> None:
+    highest = retrieval._error_bound(64, 1.0, torch.float32)
     torch.set_float32_matmul_precision("medium")
     try:
-        found = nearest(points, None, 6)
+        assert retrieval._error_bound(64, 1.0, torch.float32) > 1000 * highest
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert found.tolist() == plain_nearest(points, None, 6)
+
+
+def test_points_far_from_the_origin_need_no_second_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(search: object, rows: Tensor, *_: object) -> list[tuple[Tensor, Tensor]]:
+        assert len(rows) == 0
+        return []
+
+    monkeypatch.setattr(retrieval._Search, "_by_rows", refuse)
+    points = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) + 1000
+    assert nearest(points, None, 6).tolist() == plain_nearest(points, None, 6)
 
 
 def test_result_does_not_depend_on_the_tile_size(monkeypatch: pytest.MonkeyPatch) -> None:
