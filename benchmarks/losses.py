@@ -1,6 +1,6 @@
 """What the losses cost, as ratios against a peer timed in the same run.
 
-python -m benchmarks.losses            # about four minutes on two cores
+python -m benchmarks.losses            # about five minutes on two cores
 python -m benchmarks.losses --quick    # tiny sizes, to see that it runs
 """
 

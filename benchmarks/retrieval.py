@@ -31,7 +31,7 @@ class Case:
     size: int
     dimensions: int
     classes: int
-    spread: float  # chosen for a MAP@R between 0.2 and 0.6, as trained embeddings have
+    spread: float  # the table's MAP@R tells how hard the data is
 
     def __str__(self) -> str:
         return f"{self.size:,} x {self.dimensions}, {self.classes:,} classes"

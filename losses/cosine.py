@@ -17,7 +17,7 @@ class _Cosine(torch.autograd.Function):
     """Divides the products by the proxies' norms instead of the proxies themselves.
 
     Normalising a large table of proxies and differentiating through it moves it through memory
-    a dozen times, which costs more than the products: 100 ms become 60 with 11,318 proxies of
+    a dozen times: 80 ms forward and backward become 57 with 11,318 proxies of
     512 numbers and a batch of 128 on two cores.
     """
 
