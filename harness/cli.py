@@ -27,6 +27,8 @@ app = typer.Typer(
     help="Is that metric learning loss really better? A fair search, then a test on new classes.",
 )
 
+INTERRUPTED = 130  # what typer returns after Ctrl-C
+
 Loss = Annotated[
     list[str] | None, typer.Option("--loss", "-l", help="Name, or a Python file of yours.")
 ]
@@ -63,25 +65,18 @@ def main(arguments: list[str] | None = None) -> int:
     except HarnessError as error:
         _complain(str(error))
         return 2
-    except typer.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
     except Exception as error:
         if hasattr(error, "format_message"):  # a flag that click refused
             _complain(f"{error.format_message()}\n  see: harness --help")
             return 2
         raise
+    if code == INTERRUPTED:
+        print("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 
 def _complain(message: str) -> None:
     print(f"error: {message}", file=sys.stderr)
-
-
-def _interrupted() -> int:
-    print("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
-    return 130
 
 
 @app.command()

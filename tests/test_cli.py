@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -104,3 +109,31 @@ def test_plain_lines_say_what_a_person_wants_to_know() -> None:
 
 def test_seconds_are_spelled_for_people() -> None:
     assert [display.spell_seconds(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_every_process_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "harness.cli", "search", "--loss", "triplet", "--device", "cpu"),
+        *("--protocol", QUICK, "--trials", "40", "--workers", "2", "--runs-dir", str(tmp_path)),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    while "trial" not in process.stderr.readline():
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "Repeat the same command to go on" in said and "Traceback" not in said
+    assert _group_ends(process.pid)
+
+
+def _group_ends(group: int) -> bool:
+    """Whether all processes of a group are gone soon; Python's own helper takes a moment."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
