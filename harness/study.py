@@ -154,10 +154,11 @@ class Study:
             # search proposes what an uninterrupted one would.
             seed = derive_seed(self.experiment.config.seed, "sampler", index)
             self.optuna.sampler = make_sampler(self.sampler, seed)
-            if index in abandoned:
-                self.optuna.enqueue_trial(abandoned[index])
-            elif index < len(self.plan):
-                self.optuna.enqueue_trial(self.plan[index])
+            known = abandoned.get(index) or (self.plan[index] if index < len(self.plan) else None)
+            # One may be waiting already, if a worker died between these two steps.
+            waiting = any(trial.state == TrialState.WAITING for trial in trials)
+            if known is not None and not waiting:
+                self.optuna.enqueue_trial(known)
             trial = self.optuna.ask(dict(self.experiment.space))
             trial.set_user_attr("index", index)
             trial.set_user_attr("worker", worker)

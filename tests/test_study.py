@@ -100,6 +100,25 @@ def test_an_interrupted_search_proposes_what_an_uninterrupted_one_would(
     assert tried(cut) == tried(whole)
 
 
+def test_a_worker_that_dies_while_claiming_changes_nothing(
+    config: RunConfig, objective: SimpleNamespace, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = config.updated({"trials": 4, "runs_dir": str(tmp_path / "whole")})
+    search([whole])
+    cut = config.updated({"trials": 4, "runs_dir": str(tmp_path / "cut")})
+    search([cut.updated({"trials": 2})])
+
+    def die(*arguments: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.Study, "ask", die)  # the trial is enqueued, but not taken
+        with pytest.raises(Killed):
+            search([cut])
+    search([cut])
+    assert tried(cut) == tried(whole)
+
+
 def test_a_failed_trial_is_kept_with_its_reason_and_the_search_goes_on(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
