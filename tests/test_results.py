@@ -1,0 +1,40 @@
+"""The committed tables are what their records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import leaderboard
+from harness.files import read_json
+
+ROOT = Path(__file__).parent.parent
+TABLES = sorted(path.parent for path in (ROOT / "results").glob("*/*/leaderboard.csv"))
+
+
+def test_there_is_a_table_on_glyphs() -> None:
+    assert ROOT / "results" / "mlrc" / "glyphs-convnet" in TABLES
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_committed_table_is_current(table: Path) -> None:
+    board = leaderboard.build(table)
+    assert board.problems == []
+    assert board.frame.to_csv(index=False) == (table / "leaderboard.csv").read_text()
+    assert leaderboard.to_markdown(board.frame) == (table / "leaderboard.md").read_text()
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_records_come_from_committed_code_and_name_no_folder_of_a_machine(table: Path) -> None:
+    for path in table.glob("records/*/*.json"):
+        provenance = read_json(path)["provenance"]
+        assert provenance["commit"] and provenance["clean"], path
+        assert "/home/" not in path.read_text() and "/tmp/" not in path.read_text(), path
+
+
+def test_the_readme_shows_the_committed_table() -> None:
+    table = ROOT / "results" / "mlrc" / "glyphs-convnet" / "leaderboard.md"
+    rows = [line for line in table.read_text().splitlines() if line.startswith("|")]
+    assert len(rows) > 4
+    assert "\n".join(rows) in (ROOT / "README.md").read_text()
