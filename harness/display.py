@@ -16,24 +16,22 @@ UNITS = {"trial": "trial", "tested": "reproduction"}
 
 
 class Pace:
-    """Guesses the time left from how long the units of this session took."""
+    """Guesses the time left from how fast the units of a method have come in."""
 
     def __init__(self) -> None:
-        self.started = time.monotonic()
+        self.started = self.last = time.monotonic()
         self.method = ""
         self.done = 0
 
     def left(self, event: Event) -> str:
         """Call it once for every finished unit."""
         if event.method != self.method:
-            self.method, self.done = event.method, 0
+            self.method, self.started, self.done = event.method, self.last, 0
         self.done += 1
+        self.last = time.monotonic()
+        # Of all workers together: units that overlap come in twice as fast.
         remaining = event.units - _place(event)
-        if self.done == 1:
-            first, self.started = self.started, time.monotonic()
-            seconds = (self.started - first) * remaining
-        else:
-            seconds = (time.monotonic() - self.started) / (self.done - 1) * remaining
+        seconds = (self.last - self.started) / self.done * remaining
         return f"about {spell_seconds(seconds)} left" if remaining > 0 else "last one"
 
 

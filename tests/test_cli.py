@@ -107,6 +107,14 @@ def test_plain_lines_say_what_a_person_wants_to_know() -> None:
     assert "fold 1, step 50/400" in display.Lines(verbose=True)._text(step)
 
 
+def test_the_time_left_is_that_of_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 80.0, 84.0, 160.0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
+    pace = display.Pace()
+    left = [pace.left(Event("trial", "ms", unit=unit, units=10)) for unit in (0, 1, 2)]
+    assert left == ["about 12 min left", "about 6 min left", "about 6 min left"]
+
+
 def test_seconds_are_spelled_for_people() -> None:
     assert [display.spell_seconds(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
 
