@@ -2,14 +2,21 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import faiss
 import numpy as np
 import torch
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Take = Callable[[Tensor, Tensor], None]  # of (rows,) queries and their (rows, k) neighbours
 
 DEFAULT_METRICS = ("p_at_1", "r_precision", "map_at_r")
 
@@ -23,9 +30,10 @@ DEFAULT_METRICS = ("p_at_1", "r_precision", "map_at_r")
 # near-duplicates would come out in random order.)
 
 BLOCK = 1024  # rows of a tile; a multiple of GROUP
+PIECE = 128  # rows at a time where a step needs temporaries, which then fit into the cache
 GROUP = 32  # columns of a tile that are compared with the thresholds by their maximum first
 SPARE = 8  # candidates kept beyond the needed depth, so that near-ties at the last place fit
-PAIRS_CHUNK = 2**18  # coordinates per step of the exact distances
+PAIRS_CHUNK = 2**16  # coordinates per step of the exact distances
 ROWS_CHUNK = 2**22  # distances per step of the row-wise search
 KMEANS_SEED = 0
 EMPTY = 0x7F800000_FFFFFFFF  # key of a free slot: infinitely far
@@ -62,8 +70,11 @@ def nearest(queries: Tensor, references: Tensor | None, k: int) -> Tensor:
     k = min(k, search.available)
     found = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
     depths = torch.full((len(queries),), k, device=queries.device)
-    for rows, neighbours in search.run(depths, torch.arange(len(queries), device=queries.device)):
+
+    def take(rows: Tensor, neighbours: Tensor) -> None:
         found[rows] = neighbours
+
+    search.run(depths, torch.arange(len(queries), device=queries.device), take)
     return found
 
 
@@ -98,9 +109,10 @@ def evaluate(
     relevant = _relevant_counts(labels, reference_labels)
     per_query: dict[str, np.ndarray] = {}
     if any(name != "nmi" for name in metrics):
-        search = _Search(embeddings, references)
+        pool = labels if reference_labels is None else reference_labels
+        search = _Search(embeddings, references, (labels, pool))
         depths = _depths(relevant, largest_ranks).clamp_max(search.available)
-        per_query = _score(search, depths, relevant, labels, reference_labels, metrics)
+        per_query = _score(search, depths, relevant, labels, pool, metrics)
     kept = (relevant > 0).cpu().numpy()
     values = {name: _mean(per_query[name][kept]) for name in metrics if name != "nmi"}
     if "nmi" in metrics:
@@ -155,18 +167,20 @@ def _score(
     depths: Tensor,
     relevant: Tensor,
     labels: Tensor,
-    reference_labels: Tensor | None,
+    reference_labels: Tensor,
     metrics: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """Per-query values of every metric but nmi, NaN for queries of depth 0."""
-    pool = labels if reference_labels is None else reference_labels
     names = [name for name in metrics if name != "nmi"]
     unscored = torch.full((len(labels),), torch.nan, dtype=torch.float64, device=labels.device)
     scores = {name: unscored.clone() for name in names}
-    for rows, neighbours in search.run(depths, labels.argsort(stable=True)):
-        hits = pool[neighbours] == labels[rows, None]
+
+    def take(rows: Tensor, neighbours: Tensor) -> None:
+        hits = reference_labels[neighbours] == labels[rows, None]
         for name in names:
             scores[name][rows] = _metric(name, hits, relevant[rows])
+
+    search.run(depths, labels.argsort(stable=True), take)
     return {name: values.cpu().numpy() for name, values in scores.items()}
 
 
@@ -226,6 +240,58 @@ def _check_references(queries: Tensor, references: Tensor) -> None:
         )
 
 
+def _on_workers(
+    work: Callable[[Item], Result], items: Sequence[Item], device: torch.device
+) -> list[Result]:
+    """The results of `work` for all items, in any order, computed by two threads if on CPU.
+
+    Most operations here are too small for torch to split: its second thread would idle.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1 or len(items) == 1:
+        return [work(item) for item in items]
+    inference = torch.is_inference_mode_enabled()  # each thread has a mode of its own
+    remaining = iter(items)
+
+    def work_through() -> list[Result]:
+        torch.set_num_threads(threads // 2)  # of this thread and those it starts
+        with torch.inference_mode(inference):
+            return [work(item) for item in remaining]
+
+    # This thread is one of the two: memory freed by a thread is not there for others to use.
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            helper = executor.submit(work_through)
+            return work_through() + helper.result()
+    finally:
+        torch.set_num_threads(threads)
+
+
+# On CPU numpy is faster than torch at these three, measured on one thread: 0.1 against 1.0 ms for
+# the few set places of 1024 x 1024, 0.7 against 3.9 ms to sort 1024 x 120 int64, 4.9 against 13.8
+# ms for the 90 largest of 1024 x 1024.
+
+
+def _set_places(mask: Tensor) -> Tensor:
+    """Ascending places of the set elements of a mask, read as a vector."""
+    if mask.is_cpu:
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.view(-1).nonzero()[:, 0]
+
+
+def _sorted(keys: Tensor) -> Tensor:
+    """A copy with every row in ascending order."""
+    return torch.from_numpy(np.sort(keys.numpy(), axis=1)) if keys.is_cpu else keys.sort(1).values
+
+
+def _largest(products: Tensor, count: int) -> Tensor:
+    """(rows, count) columns of the largest elements of every row, in any order."""
+    if products.is_cpu and count < products.shape[1]:
+        places = np.argpartition(products.numpy(), -count, axis=1)[:, -count:]
+        return torch.from_numpy(places)
+    return products.topk(count, dim=1, sorted=False).indices
+
+
 def _pack(squared: Tensor, references: Tensor) -> Tensor:
     """One int64 key per pair that sorts by squared distance, then by reference index."""
     # The bits of a non-negative float32, read as an integer, sort like the float.
@@ -262,19 +328,23 @@ class _Points:
     def __init__(self, embeddings: Tensor, origin: Tensor, order: Tensor, dtype: torch.dtype):
         self.embeddings, self.origin, self.order, self.dtype = embeddings, origin, order, dtype
         self.half_norms = torch.empty(len(order), dtype=dtype, device=order.device)
-        for start in range(0, len(order), BLOCK):
-            centred = self._centred(start, start + BLOCK)
-            self.half_norms[start : start + BLOCK] = centred.square_().sum(1) / -2
 
-    def _centred(self, start: int, stop: int) -> Tensor:
-        chosen = self.embeddings.index_select(0, self.order[start:stop]).to(self.dtype)
-        return chosen.sub_(self.origin)
+        def set_half_norms(start: int) -> None:
+            centred = self._centred(order[start : start + PIECE])
+            self.half_norms[start : start + PIECE] = centred.square_().sum(1) / -2
+
+        _on_workers(set_half_norms, range(0, len(order), PIECE), order.device)
+
+    def _centred(self, places: Tensor) -> Tensor:
+        return self.embeddings.index_select(0, places).to(self.dtype).sub_(self.origin)
 
     def _augmented(self, start: int, stop: int, norm_column: int) -> Tensor:
-        centred = self._centred(start, stop)
-        dimensions = centred.shape[1]
-        block = torch.ones(len(centred), dimensions + 2, dtype=self.dtype, device=centred.device)
-        block[:, :dimensions] = centred
+        order, dimensions = self.order[start:stop], len(self.origin)
+        shape = len(order), dimensions + 2
+        block = torch.empty(shape, dtype=self.dtype, device=order.device)
+        for places, piece in zip(order.split(PIECE), block.split(PIECE), strict=True):
+            piece[:, :dimensions] = self._centred(places)
+        block[:, dimensions:] = 1
         block[:, dimensions + norm_column] = self.half_norms[start:stop]
         return block
 
@@ -292,41 +362,49 @@ class _Pool:
     """The candidates of every query met so far: at least its `depth` nearest.
 
     keys: (n, width) packed candidates, unordered, EMPTY where free.
-    floors: (n,) the least product (-squared distance / 2) that still makes a candidate.
+    floors: (n,) the least product (-squared distance / 2) that still makes a candidate; a thread
+        may read them while another raises some: an old floor only lets more candidates pass.
     """
 
     def __init__(self, depths: Tensor, error: float):
         self.depths, self.error = depths, error
+        self.adding = threading.Lock()
         self.keep = int(depths.max()) + SPARE
-        self.width = self.keep + max(16, self.keep // 3)
+        self.width = self.keep + max(16, self.keep // 2)
         shape, device = (len(depths), self.width), depths.device
         self.keys = torch.full(shape, EMPTY, dtype=torch.int64, device=device)
         self.used = torch.zeros(len(depths), dtype=torch.int64, device=device)
         self.floors = torch.full((len(depths),), -torch.inf, device=device)
         self.floors[depths == 0] = torch.inf
 
-    def start(self, first: int, products: Tensor) -> None:
+    def start(self, first: int, products: Tensor, first_reference: int) -> None:
         """Set the candidates of rows first.. to the best of a (rows, references) tile."""
         count = min(self.keep, products.shape[1])
-        best, places = products.topk(count, dim=1)
-        rows = slice(first, first + len(products))
-        self.keys[rows, :count] = _pack(best * -2, places + first)
+        places = _largest(products, count)
+        best = products.gather(1, places)
+        rows = torch.arange(first, first + len(products), device=products.device)
+        self.keys[rows, :count] = _sorted(_pack(best * -2, places + first_reference))
         self.used[rows] = (best > -torch.inf).sum(1)
-        self._tighten(torch.arange(first, first + len(products), device=products.device))
+        self._tighten(rows)
 
     def add(self, rows: Tensor, references: Tensor, products: Tensor) -> None:
         """Add candidates, given as three vectors, in ascending order of their rows."""
         keys = _pack(products * -2, references)
+        with self.adding:
+            self._add(rows, keys)
+
+    def _add(self, rows: Tensor, keys: Tensor) -> None:
         while len(rows):
-            slots = self.used[rows] + _ranks(rows)
+            slots = self.used.index_select(0, rows) + _ranks(rows)
             fits = slots < self.width
             if fits.all():
                 self._put(rows, slots, keys)
                 return
-            self._put(rows[fits], slots[fits], keys[fits])
-            rows, keys = rows[~fits], keys[~fits]
+            fitting, rest = _set_places(fits), _set_places(~fits)
+            self._put(rows[fitting], slots[fitting], keys[fitting])
+            rows, keys = rows[rest], keys[rest]
             self._compact(rows.unique_consecutive())
-            wanted = _squared(keys) <= self.floors[rows] * -2
+            wanted = _set_places(_squared(keys) <= self.floors[rows] * -2)
             rows, keys = rows[wanted], keys[wanted]
 
     def _put(self, rows: Tensor, slots: Tensor, keys: Tensor) -> None:
@@ -334,8 +412,9 @@ class _Pool:
         self.used.scatter_add_(0, rows, torch.ones_like(rows))
 
     def _compact(self, rows: Tensor) -> None:
-        self.keys[rows, : self.keep] = self.keys[rows].topk(self.keep, 1, largest=False).values
-        self.keys[rows, self.keep :] = EMPTY
+        keys = _sorted(self.keys.index_select(0, rows))
+        keys[:, self.keep :] = EMPTY
+        self.keys.index_copy_(0, rows, keys)
         self.used[rows] = self.keep
         self._tighten(rows)
 
@@ -352,6 +431,29 @@ def _reach(squared: Tensor, error: float) -> Tensor:
     return squared * (1 + 2**-22) + 2 * error
 
 
+def _unsure(squared: Tensor, hits: Tensor | None, error: float) -> Tensor:
+    """Which places of ascending rows may be in wrong order with a place from which they differ.
+
+    All places differ if there are no hits; else hits differ from misses only: hits among
+    themselves, however close, score the same in any order.
+    """
+    before = torch.full_like(squared, -torch.inf)
+    after = torch.full_like(squared, torch.inf)
+    if hits is None:
+        before[:, 1:], after[:, :-1] = squared[:, :-1], squared[:, 1:]
+    else:
+        # Rows ascend, so the last miss so far is the largest so far.
+        last_hit = torch.where(hits, squared, before).cummax(1).values
+        last_miss = torch.where(hits, before, squared).cummax(1).values
+        next_hit = torch.where(hits, squared, after).flip(1).cummin(1).values.flip(1)
+        next_miss = torch.where(hits, after, squared).flip(1).cummin(1).values.flip(1)
+        before, after = (
+            torch.where(hits, last_miss, last_hit),
+            torch.where(hits, next_miss, next_hit),
+        )
+    return (squared <= _reach(before, error)) | (after <= _reach(squared, error))
+
+
 def _ranks(ascending: Tensor) -> Tensor:
     """For every element of an ascending vector, how many equal elements stand before it."""
     places = torch.arange(len(ascending), device=ascending.device)
@@ -365,34 +467,47 @@ def _candidates(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, columns and values of the products that reach the floor of their row or column."""
     # Comparing every product with its two floors costs 0.6 ns each (a 128-dimensional product
-    # itself 1.5 ns); the maximum of a group costs 0.1 ns, and hardly any group has to be opened.
-    groups = products.view(len(products), -1, GROUP)
+    # itself 1.5 ns); the maximum of a group costs 0.1 ns, and with few neighbours wanted hardly any
+    # group has to be opened.
+    width = products.shape[1]
     column_floors = column_floors.view(-1, GROUP)
     floors = torch.minimum(row_floors[:, None], column_floors.amin(1))
-    rows, opened = (groups.amax(2) >= floors).nonzero(as_tuple=True)
-    values = groups[rows, opened]
-    floors = torch.minimum(row_floors[rows, None], column_floors[opened])
-    which, lanes = (values >= floors).nonzero(as_tuple=True)
-    return rows[which], opened[which] * GROUP + lanes, values[which, lanes]
+    opened = _set_places(products.view(len(products), -1, GROUP).amax(2) >= floors)
+    values = products.view(-1, GROUP).index_select(0, opened)
+    rows = opened // len(column_floors)
+    floors = column_floors.index_select(0, opened - rows * len(column_floors))
+    floors = torch.minimum(floors, row_floors.index_select(0, rows)[:, None])
+    near = _set_places(values >= floors)
+    places = opened[near // GROUP] * GROUP + near % GROUP
+    rows = places // width
+    return rows, places - rows * width, values.view(-1).index_select(0, near)
 
 
 def _collect_pairs(points: _Points, pool: _Pool) -> None:
     """Fill the pool from all pairs of points, each pair computed once for both of its points."""
     size = len(points.order)
-    # Tiles on the diagonal first: they give every row a floor. `order` has points of one class
-    # next to each other, so these floors are close to final ones if the embeddings are any good.
-    # Tiles of 2 MiB up to 16,384 points, where memory counts, of 16 MiB above, where calls do.
-    strip = BLOCK // 2 if size < 16 * BLOCK else 4 * BLOCK
-    tile = torch.empty(BLOCK * max(BLOCK, strip), device=points.order.device)
-    for start in range(0, size, BLOCK):
-        rows, columns = points.rows(start, start + BLOCK), points.columns(start, start + BLOCK)
-        products = tile[: len(rows) ** 2].view(len(rows), len(rows))
-        torch.mm(rows, columns.T, out=products)
-        pool.start(start, products.fill_diagonal_(-torch.inf))
-    for start in range(0, size, BLOCK):
-        rows = points.rows(start, start + BLOCK)
-        for left in range(start + BLOCK, size, strip):
+    device = points.order.device
+    # Memory counts up to 16,384 points: tiles of 1 MiB. Above, calls do: tiles of 8 MiB.
+    side, strip = (BLOCK // 2, BLOCK // 2) if size < 16 * BLOCK else (BLOCK, 2 * BLOCK)
+
+    def start_rows(start: int) -> None:
+        columns = points.columns(start, start + BLOCK)
+        stop = start + len(columns)
+        for first in range(start, stop, PIECE):
+            products = points.rows(first, min(first + PIECE, stop)) @ columns.T
+            products.diagonal(first - start).fill_(-torch.inf)
+            pool.start(first, products, start)
+
+    def collect_right_of(start: int) -> None:
+        rows = points.rows(start, start + side)
+        tile = torch.empty(side * (strip + GROUP), device=device)
+        for left in range((start // BLOCK + 1) * BLOCK, size, strip):
             _collect_tile(pool, tile, rows, points.columns(left, left + strip), start, left)
+
+    # Squares on the diagonal first: they give every row a floor. `order` has points of one class
+    # next to each other, so these floors are close to final ones if the embeddings are any good.
+    _on_workers(start_rows, range(0, size, BLOCK), device)
+    _on_workers(collect_right_of, range(0, size, side), device)
 
 
 def _collect_tile(
@@ -406,10 +521,9 @@ def _collect_tile(
     column_floors = torch.full((padded,), torch.inf, device=tile.device)
     column_floors[: len(columns)] = pool.floors[left : left + len(columns)]
     row, column, value = _candidates(products, row_floors, column_floors)
-    # One `nonzero` and plain gathers: three boolean masks would search the mask three times.
-    near = (value >= row_floors[row]).nonzero()[:, 0]
+    near = _set_places(value >= row_floors.index_select(0, row))
     pool.add(row[near] + start, column[near] + left, value[near])
-    near = (value >= column_floors[column]).nonzero()[:, 0]
+    near = _set_places(value >= column_floors.index_select(0, column))
     near = near[column[near].argsort()]
     pool.add(column[near] + left, row[near] + start, value[near])
 
@@ -430,7 +544,15 @@ def _exact_squared(first: Tensor, second: Tensor) -> Tensor:
 class _Search:
     """Nearest neighbours of queries among references (or among themselves)."""
 
-    def __init__(self, queries: Tensor, references: Tensor | None):
+    def __init__(
+        self,
+        queries: Tensor,
+        references: Tensor | None,
+        labels: tuple[Tensor, Tensor] | None = None,
+    ):
+        """If labels (of queries, of references) are given, the order of neighbours need be right
+        only as far as it changes which of them have the label of the query."""
+        self.labels = labels
         self.among_themselves = references is None
         self.queries = queries.detach().float()
         self.references = self.queries if references is None else references.detach().float()
@@ -438,40 +560,45 @@ class _Search:
         # Distances do not depend on the origin, but the error bound grows with the norms.
         self.origin = _origin(self.references)
 
-    def run(self, depths: Tensor, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (rows,) query indices and their (rows, k) neighbours, in chunks.
+    def run(self, depths: Tensor, order: Tensor, take: Take) -> None:
+        """Hand query indices and their neighbours to `take`, in chunks, from several threads.
 
         Args:
             depths: (n,) how many neighbours each query needs; queries with 0 are left out, and of
                 a chunk's columns only the first `depth` of each row count.
             order: (n,) the queries in an order that puts likely neighbours next to each other.
+            take: called with every query once.
         """
         tiled = (depths > 0) & (depths + SPARE <= BLOCK // 4) & self.among_themselves
+        crowded = order[:0]
         if tiled.any():
-            yield from self._by_tiles(torch.where(tiled, depths, 0), order)
+            crowded = self._by_tiles(torch.where(tiled, depths, 0), order, take)
         others = order[((depths > 0) & ~tiled)[order]]
-        yield from self._by_rows(others, depths, torch.float32)
+        others = self._by_rows(others, depths, torch.float32, take)
+        crowded = self._by_rows(torch.cat([crowded, others]), depths, torch.float64, take)
+        self._one_by_one(crowded, depths, take)
 
-    def _by_tiles(self, depths: Tensor, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _by_tiles(self, depths: Tensor, order: Tensor, take: Take) -> Tensor:
+        """Search by tiles; return the rows that need a finer search."""
         points = _Points(self.queries, self.origin, order, torch.float32)
         error = _error_bound(points.embeddings.shape[1], points.largest_norm(), torch.float32)
         pool = _Pool(depths[order], error)
         _collect_pairs(points, pool)
-        for start in range(0, len(order), BLOCK):
-            rows = order[start : start + BLOCK]
-            needed = depths[rows] > 0
-            rows, keys = rows[needed], pool.keys[start : start + BLOCK][needed]
-            if not len(rows):
-                continue
-            references = order[_references(keys).clamp_max_(len(order) - 1)]
-            keys = _pack(_squared(keys), references).sort(1).values[:, : pool.keep]
-            yield from self._settle(rows, keys, depths, error, torch.float64)
 
-    def _by_rows(
-        self, rows: Tensor, depths: Tensor, dtype: torch.dtype
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+        def settle(start: int) -> Tensor:
+            rows = order[start : start + PIECE]
+            needed = depths[rows] > 0
+            rows, keys = rows[needed], pool.keys[start : start + PIECE][needed]
+            references = order[_references(keys).clamp_max_(len(order) - 1)]
+            keys = _sorted(_pack(_squared(keys), references))[:, : pool.keep]
+            return self._settle(rows, keys, depths, error, take)
+
+        return torch.cat(_on_workers(settle, range(0, len(order), PIECE), order.device))
+
+    def _by_rows(self, rows: Tensor, depths: Tensor, dtype: torch.dtype, take: Take) -> Tensor:
+        """Search row by row; return the rows that need a finer search."""
         if not len(rows):
-            return
+            return rows
         everything = torch.arange(len(self.references), device=rows.device)
         references = _Points(self.references, self.origin, everything, dtype)
         queries = _Points(self.queries, self.origin, rows, dtype)
@@ -479,7 +606,7 @@ class _Search:
         error = _error_bound(self.queries.shape[1], norm, dtype)
         columns = references.columns(0, len(everything)).T
         step = max(1, ROWS_CHUNK // len(everything))
-        finer = torch.float64 if dtype == torch.float32 else None
+        crowded = []
         for start in range(0, len(rows), step):
             chunk = rows[start : start + step]
             products = queries.rows(start, start + step) @ columns
@@ -487,28 +614,31 @@ class _Search:
                 products.scatter_(1, chunk[:, None], -torch.inf)
             keep = min(int(depths[chunk].max()) + SPARE, self.available)
             best, found = products.topk(keep, dim=1)
-            keys = _pack((best * -2).float(), found).sort(1).values
-            yield from self._settle(chunk, keys, depths, error, finer)
+            keys = _sorted(_pack((best * -2).float(), found))
+            crowded.append(self._settle(chunk, keys, depths, error, take))
+        return torch.cat(crowded)
 
     def _settle(
-        self, rows: Tensor, keys: Tensor, depths: Tensor, error: float, finer: torch.dtype | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Order near-ties exactly; search rows with too many of them again, more finely."""
+        self, rows: Tensor, keys: Tensor, depths: Tensor, error: float, take: Take
+    ) -> Tensor:
+        """Order near-ties exactly; return the rows with too many of them."""
+        if not len(rows):
+            return rows
         squared = _squared(keys)
         reach = _reach(squared.gather(1, depths[rows, None] - 1), error)
         crowded = (squared[:, -1] <= reach[:, 0]) & (keys.shape[1] < self.available)
-        close = (squared[:, 1:] <= _reach(squared[:, :-1], error)) & (squared[:, 1:] <= reach)
-        close &= ~crowded[:, None]
-        unsure = torch.zeros_like(squared, dtype=torch.bool)
-        unsure[:, 1:] |= close
-        unsure[:, :-1] |= close
-        self._refine(keys, rows, unsure)
+        unsure = _unsure(squared, self._hits(rows, keys), error)
+        self._refine(keys, rows, unsure & (squared <= reach) & ~crowded[:, None])
         width = int(depths[rows].max())
-        yield rows[~crowded], _references(keys[~crowded].sort(1).values[:, :width])
-        if finer is not None:
-            yield from self._by_rows(rows[crowded], depths, finer)
-        else:
-            yield from self._one_by_one(rows[crowded], depths)
+        take(rows[~crowded], _references(_sorted(keys[~crowded])[:, :width]))
+        return rows[crowded]
+
+    def _hits(self, rows: Tensor, keys: Tensor) -> Tensor | None:
+        """Which candidates have the label of their query, or None if there are no labels."""
+        if self.labels is None:
+            return None
+        labels, reference_labels = self.labels
+        return reference_labels[_references(keys)] == labels[rows, None]
 
     def _refine(self, keys: Tensor, rows: Tensor, unsure: Tensor) -> None:
         """Replace the squared distances of unsure (row, column) places by exact ones."""
@@ -520,7 +650,7 @@ class _Search:
             )
             keys[row, column] = _pack(squared, references)
 
-    def _one_by_one(self, rows: Tensor, depths: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _one_by_one(self, rows: Tensor, depths: Tensor, take: Take) -> None:
         """For points with so many near-duplicates that only exact distances can tell them apart."""
         if not len(rows):
             return
@@ -533,4 +663,4 @@ class _Search:
             if self.among_themselves:
                 keys[row] = EMPTY
             best = keys.topk(depth, largest=False).values
-            yield torch.tensor([row], device=rows.device), _references(best)[None]
+            take(torch.tensor([row], device=rows.device), _references(best)[None])

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,15 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "ROWS_CHUNK", 2**12)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For torch function modes, which other threads do not see."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("size", [2, 31, 97, 193, 500])
 def test_self_retrieval_finds_the_neighbours_of_the_plain_loop(
     small_tiles: None, size: int
@@ -137,9 +148,7 @@ def test_identical_embeddings_are_all_ties(small_tiles: None) -> None:
 def test_near_duplicates_far_from_the_origin_are_ordered_by_their_true_distances(
     small_tiles: None,
 ) -> None:
-    offsets = torch.randn(300, 16, generator=torch.Generator().manual_seed(0))
-    centres = torch.randn(2, 16, generator=torch.Generator().manual_seed(1)) * 10
-    points = centres[torch.arange(300) % 2] + offsets * 1e-4
+    points = near_duplicates()
     assert nearest(points, None, 6).tolist() == plain_nearest(points, None, 6)
 
 
@@ -159,9 +168,9 @@ def test_error_bound_allows_for_a_lower_matrix_product_precision() -> None:
 
 
 def test_points_far_from_the_origin_need_no_second_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(search: object, rows: Tensor, *_: object) -> list[tuple[Tensor, Tensor]]:
+    def refuse(search: object, rows: Tensor, *_: object) -> Tensor:
         assert len(rows) == 0
-        return []
+        return rows
 
     monkeypatch.setattr(retrieval._Search, "_by_rows", refuse)
     points = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) + 1000
@@ -176,7 +185,9 @@ def test_result_does_not_depend_on_the_tile_size(monkeypatch: pytest.MonkeyPatch
         assert torch.equal(nearest(points, None, 12), expected)
 
 
-def test_search_never_holds_a_square_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_never_holds_a_square_matrix(
+    one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     largest = 0
 
     class Watch(torch.overrides.TorchFunctionMode):
@@ -247,6 +258,114 @@ def test_identical_embeddings_score_as_their_index_order_says() -> None:
     points, labels = torch.ones(60, 4), torch.arange(60) // 2
     found = evaluate(points, labels, metrics=METRICS).values
     assert found == pytest.approx(plain_scores(points, labels), abs=1e-12)
+
+
+def near_duplicates() -> Tensor:
+    """Two far clusters of points closer together than a float32 matrix product can tell."""
+    offsets = torch.randn(300, 16, generator=torch.Generator().manual_seed(0))
+    centres = torch.randn(2, 16, generator=torch.Generator().manual_seed(1)) * 10
+    return centres[torch.arange(300) % 2] + offsets * 1e-4
+
+
+def test_near_ties_of_hits_and_misses_score_by_their_true_order(small_tiles: None) -> None:
+    points = clustered(250, 16, 25)[0]
+    points = torch.cat(
+        [points, points + 1e-6 * torch.randn(250, 16, generator=torch.Generator().manual_seed(1))]
+    )
+    labels = torch.randint(25, (500,), generator=torch.Generator().manual_seed(2))
+    for embeddings, classes in ((points, labels), (near_duplicates(), labels[:300])):
+        found = evaluate(embeddings, classes, metrics=METRICS).values
+        assert found == pytest.approx(plain_scores(embeddings, classes), abs=1e-12)
+
+
+def test_near_ties_of_equal_labels_are_not_refined_and_score_the_same(
+    small_tiles: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = clustered(60, 16, 60)[0].repeat_interleave(5, 0)
+    points += 1e-6 * torch.randn(points.shape, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(300) // 5
+    expected = plain_scores(points, labels)
+    exact_squared, refined = retrieval._exact_squared, []
+
+    def count(first: Tensor, second: Tensor) -> Tensor:
+        refined.append(len(first))
+        return exact_squared(first, second)
+
+    monkeypatch.setattr(retrieval, "_exact_squared", count)
+    assert evaluate(points, labels, metrics=METRICS).values == expected
+    assert sum(refined) == 0
+    nearest(points, None, 4)
+    assert sum(refined) > 300
+
+
+@pytest.mark.parametrize(
+    ("hits", "expected"),
+    [
+        (None, [1, 1, 1, 1, 0]),
+        ([1, 1, 1, 1, 0], [0, 0, 0, 0, 0]),
+        ([1, 1, 0, 0, 0], [0, 1, 1, 0, 0]),
+        ([0, 1, 1, 0, 1], [1, 1, 1, 1, 0]),
+    ],
+)
+def test_only_places_close_to_one_that_differs_are_unsure(
+    hits: list[int] | None, expected: list[int]
+) -> None:
+    squared = torch.tensor([[1.0, 1.5, 2.0, 2.9, 9.0]])
+    mask = None if hits is None else torch.tensor([hits]).bool()
+    assert retrieval._unsure(squared, mask, error=0.46).int().tolist() == [expected]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_result_does_not_depend_on_the_number_of_threads(
+    small_tiles: None, inference: bool
+) -> None:
+    threads = torch.get_num_threads()
+    found, scores = [], []
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            with torch.inference_mode(inference):
+                points, labels = clustered(500, 16, 30)
+                points[100:200] = points[:100]
+                found.append(nearest(points, None, 7).tolist())
+                scores.append(evaluate(points, labels).per_query)
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1] == found[2] == plain_nearest(points, None, 7)
+    for name in scores[0]:
+        assert np.array_equal(scores[0][name], scores[1][name], equal_nan=True)
+        assert np.array_equal(scores[0][name], scores[2][name], equal_nan=True)
+
+
+def test_a_second_thread_works_only_if_torch_may_use_two() -> None:
+    threads = torch.get_num_threads()
+    both = threading.Barrier(2, timeout=5)
+    try:
+        torch.set_num_threads(2)
+        retrieval._on_workers(lambda _: both.wait(), range(2), torch.device("cpu"))
+        torch.set_num_threads(1)
+        here = threading.get_ident()
+        used = retrieval._on_workers(lambda _: threading.get_ident(), range(9), torch.device("cpu"))
+        assert used == [here] * 9
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_an_error_in_either_thread_is_raised_and_the_threads_are_restored() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for broken in range(4):
+
+            def divide(item: int, broken: int = broken) -> int:
+                return 1 // (item - broken)
+
+            with pytest.raises(ZeroDivisionError):
+                retrieval._on_workers(divide, range(4), torch.device("cpu"))
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_queries_without_relevant_references_are_dropped_and_counted() -> None:
@@ -320,7 +439,7 @@ def test_nmi_is_the_same_every_time() -> None:
     assert first == second
 
 
-def test_no_tensor_is_created_on_the_default_device(small_tiles: None) -> None:
+def test_no_tensor_is_created_on_the_default_device(small_tiles: None, one_thread: None) -> None:
     points, labels = clustered(300, 8, 20)
     points[:40] = points[0]
     expected = evaluate(points, labels, metrics=(*METRICS, "nmi")).values
