@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from harness.experiment import Experiment
 from harness.registry import Hook
 from harness.trainer import Trainer, TrainingFailed
-from harness.trial import build_trainer
+from harness.trial import build_model, build_trainer
 
 CPU = torch.device("cpu")
 MakeTrainer = Callable[..., Trainer]
@@ -116,6 +116,31 @@ def test_a_resumed_run_is_bit_identical(
     assert fit.history == expected.history
     assert same(weights(resumed.model), weights(whole.model))
     assert same(weights(resumed.loss), weights(whole.loss))
+
+
+class Drawing(nn.Module):
+    """A loss that draws from the generators a loss may draw from."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return embeddings.square().mean() * (np.random.rand() + torch.rand(()))
+
+
+def test_a_loss_that_draws_at_random_goes_on_with_its_stream(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    def stop(progress: Any) -> None:
+        if progress.step == 4:
+            raise Stop
+
+    def fit(name: str, report: Callable[[Any], None] = lambda progress: None) -> Any:
+        trainer = make_trainer(max_steps=8, validate_every=2)
+        trainer.loss = Drawing()
+        return trainer.fit(tmp_path / name, seed=5, report=report)
+
+    whole = fit("whole.pt")
+    with pytest.raises(Stop):
+        fit("cut.pt", stop)
+    assert fit("cut.pt").history == whole.history
 
 
 def test_a_loss_that_is_not_a_number_ends_the_run_with_its_reason(
@@ -222,3 +247,30 @@ def test_all_methods_start_from_the_same_trunk_and_see_the_same_images(
     assert torch.equal(one.batches[5][0], other.batches[5][0])
     drml = make_trainer(loss="drml")
     assert same(weights(one.model.trunk), weights(drml.model.trunk))
+
+
+def test_initial_weights_are_a_function_of_the_seed_alone(
+    make_experiment: Callable[..., Experiment],
+) -> None:
+    experiment = make_experiment()
+    built = []
+    for state, seed in ((1, 7), (2, 7), (2, 8)):
+        torch.manual_seed(state)
+        built.append(weights(build_model(experiment, experiment.published_params, seed)))
+    assert same(built[0], built[1])
+    assert not same(built[1], built[2])
+
+
+def test_folds_and_repetitions_have_streams_of_their_own(
+    make_experiment: Callable[..., Experiment],
+) -> None:
+    experiment = make_experiment()
+    seeds = {
+        experiment.seed(stream, fold, repetition)
+        for stream in ("init", "sampler", "loss")
+        for fold in range(4)
+        for repetition in range(3)
+    }
+    assert len(seeds) == 36
+    assert make_experiment(loss="ms").seed("init", 1, 2) == experiment.seed("init", 1, 2)
+    assert make_experiment(seed=1).seed("init", 1, 2) not in seeds
