@@ -160,6 +160,20 @@ def test_a_living_worker_keeps_its_trial_and_a_dead_one_loses_it(
     assert states == [TrialState.RUNNING, TrialState.FAIL, TrialState.RUNNING]
 
 
+def test_a_trial_taken_over_keeps_its_parameters_whatever_was_learned_since(
+    config: RunConfig, objective: SimpleNamespace
+) -> None:
+    search([config.updated({"trials": 11})])
+    opened = Study(build_experiment(config.updated({"trials": 13})))
+    with opened.joined() as survivor:
+        with opened.joined() as victim:
+            lost, other = opened.claim(victim), opened.claim(survivor)
+            assert lost is not None and other is not None
+            opened.optuna.tell(other, 5.0)
+        again = opened.claim(survivor)
+    assert again is not None and again.params == lost.params
+
+
 def test_the_lock_of_a_worker_is_held_while_it_works(config: RunConfig) -> None:
     opened = Study(build_experiment(config))
     with opened.joined() as name:
