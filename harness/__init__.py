@@ -40,8 +40,8 @@ def evaluate(loss: str | Sequence[str] = (), **values: Any) -> list[Leaderboard]
 
 def __getattr__(name: str) -> Any:
     """`from harness import CCPLoss`, without importing torch for everybody else."""
-    import losses
+    if name.endswith("Loss"):
+        import losses
 
-    if name.endswith("Loss") and hasattr(losses, name):
         return getattr(losses, name)
     raise AttributeError(f"module 'harness' has no attribute '{name}'")
