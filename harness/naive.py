@@ -18,7 +18,6 @@ from harness.embed import embed
 from harness.experiment import Experiment, digest_of
 from harness.heads import NORMALIZERS
 from harness.records import TestRecord, note_test_opening, provenance
-from harness.registry import ClassSplit
 from harness.trial import build_model, cpu_threads
 
 # Pixels are reduced only where an image has no more of them than this: beyond, PCA takes longer
@@ -48,10 +47,14 @@ def _evaluate(
         return
     note_test_opening(experiment.results, name, digest, repetition)
     store = experiment.open_part("test")
+    device = choose_device(experiment.config.device)
+    indices = experiment.indices_of(experiment.split.test)
+    labels = torch.from_numpy(experiment.listing.labels[indices])
     with cpu_threads(experiment.protocol.threads):
-        train, test = (_encode(experiment, name, repetition, p) for p in ("trainval", "test"))
-        indices = experiment.indices_of(experiment.split.test)
-        labels = torch.from_numpy(experiment.listing.labels[indices])
+        encode, crop = _encoder(experiment, name, repetition, device), experiment.protocol.crop
+        seen = experiment.indices_of(experiment.split.trainval)
+        train = embed(encode, experiment.trainval, seen, crop, device).cpu()
+        test = embed(encode, store, indices, crop, device).cpu()
         size = experiment.protocol.embedding_size
         num_folds = len(experiment.split.folds)
         scores, dims = {}, {}
@@ -80,21 +83,12 @@ def _evaluate(
     listener(name)
 
 
-def _encode(experiment: Experiment, name: str, repetition: int, part: str) -> Tensor:
-    """(n, features) of every image of a part."""
-    split: ClassSplit = experiment.split
-    classes = {"trainval": split.trainval, "test": split.test}[part]
-    device = choose_device(experiment.config.device)
+def _encoder(
+    experiment: Experiment, name: str, repetition: int, device: torch.device
+) -> Callable[[Tensor], Tensor]:
+    """What turns images into the features that PCA reduces."""
     if name == "pixels":
-        encode: Callable[[Tensor], Tensor] = lambda images: images.flatten(1).float()  # noqa: E731
-    else:
-        seed = experiment.seed("init", fold=0, repetition=repetition)
-        model = build_model(experiment, experiment.published_params, seed).to(device).eval()
-        encode = model.features
-    return embed(
-        encode,
-        experiment.open_part(part),
-        experiment.indices_of(classes),
-        experiment.protocol.crop,
-        device,
-    ).cpu()
+        return lambda images: images.flatten(1).float()
+    seed = experiment.seed("init", fold=0, repetition=repetition)
+    model = build_model(experiment, experiment.published_params, seed).to(device).eval()
+    return model.features
