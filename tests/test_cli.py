@@ -14,6 +14,7 @@ from conftest import QUICK
 
 from harness import display, registry
 from harness.cli import main
+from harness.cli.options import read_values
 from harness.progress import Event
 
 
@@ -84,14 +85,10 @@ def test_train_shows_the_four_folds(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert text.count("instances 1") == 4 and text.count("covering radius 0.") == 4
 
 
-def test_a_flag_beats_set_and_set_beats_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from harness import cli
-
+def test_a_flag_beats_set_and_set_beats_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("trials: 1\nseed: 1\nworkers: 1\nparams: {a: 1, b: 1}\n")
-    values = cli._values(path, ["seed=2", "trials=2", "params.b=2"], {"trials": 3, "seed": None})
+    values = read_values(path, ["seed=2", "trials=2", "params.b=2"], {"trials": 3, "seed": None})
     assert values == {"trials": 3, "seed": 2, "workers": 1, "params": {"a": 1, "b": 2}}
 
 
@@ -122,7 +119,7 @@ def test_seconds_are_spelled_for_people() -> None:
 @pytest.mark.slow
 def test_ctrl_c_stops_every_process_and_says_how_to_go_on(tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "harness.cli", "search", "--loss", "triplet", "--device", "cpu"),
+        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
         *("--protocol", QUICK, "--trials", "40", "--workers", "2", "--runs-dir", str(tmp_path)),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -208,7 +208,7 @@ def test_two_workers_evaluate_everything_once(finished: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_killed_search_is_finished_by_the_same_command(tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "harness.cli", "search", "--loss", "triplet", "--device", "cpu"),
+        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
         *("--protocol", QUICK, "--trials", "4", "--workers", "1", "--runs-dir", str(tmp_path)),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -61,7 +61,7 @@ def test_only_the_command_line_prints_or_exits() -> None:
         calls = [n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         names = {call.id for call in calls if isinstance(call, ast.Name)}
         names |= {call.attr for call in calls if isinstance(call, ast.Attribute)}
-        if path.name not in ("cli.py", "display.py"):
+        if path.parent.name != "cli" and path.name not in ("__main__.py", "display.py"):
             assert not names & {"print", "exit"}, path
 
 

@@ -1,0 +1,50 @@
+"""The command line: flags to config, one file per command. Only this package prints or exits.
+
+Heavy modules are imported inside the commands: `harness --help` must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from harness.cli.evaluate import evaluate
+from harness.cli.listing import list_
+from harness.cli.search import search
+from harness.cli.train import train
+from harness.errors import HarnessError
+
+INTERRUPTED = 130  # what typer returns after Ctrl-C
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Is that metric learning loss really better? A fair search, then a test on new classes.",
+)
+app.command()(search)
+app.command("eval")(evaluate)
+app.command()(train)
+app.command("list")(list_)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code: 2 for what the user can mend, 130 for Ctrl-C."""
+    try:
+        code = app(args=arguments, standalone_mode=False, prog_name="harness")
+    except HarnessError as error:
+        _complain(str(error))
+        return 2
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a flag that click refused
+            _complain(f"{error.format_message()}\n  see: harness --help")
+            return 2
+        raise
+    if code == INTERRUPTED:
+        print("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)

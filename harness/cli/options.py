@@ -1,0 +1,80 @@
+"""Flags that commands share, and the config that they make."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.config import RunConfig
+
+Loss = Annotated[
+    list[str] | None, typer.Option("--loss", "-l", help="Name, or a Python file of yours.")
+]
+MoreLosses = Annotated[list[str] | None, typer.Argument(metavar="[LOSS]...", help="More losses.")]
+Dataset = Annotated[str | None, typer.Option(help="Name, or folder:PATH. [default: glyphs]")]
+Protocol = Annotated[
+    str | None, typer.Option(help="Name, perhaps changed: mlrc+batch_size=64. [default: mlrc]")
+]
+Trunk = Annotated[str | None, typer.Option(help="Name. [default: the protocol's]")]
+Trials = Annotated[int | None, typer.Option(help="[default: the protocol's, 50]")]
+Reproductions = Annotated[int | None, typer.Option(help="[default: the protocol's, 10]")]
+Sampler = Annotated[str | None, typer.Option(help="gp, tpe, random or grid.")]
+Preset = Annotated[str | None, typer.Option(help="Whose published parameters come first.")]
+Seed = Annotated[int | None, typer.Option(help="Of the search and of every run in it.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes. [default: one per GPU, or per CPU core]")
+]
+Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N, mps or cpu.")]
+DataRoot = Annotated[str | None, typer.Option(help="Folder of the data set. [env: HARNESS_DATA]")]
+RunsDir = Annotated[str | None, typer.Option(help="Where work in progress lives. [default: runs]")]
+ResultsDir = Annotated[str | None, typer.Option(help="Where tables go. [default: results]")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of config keys.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; params.NAME fixes one."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every validation.")]
+
+
+def read_values(config: Path | None, assignments: list[str] | None, flags: dict[str, Any]) -> Any:
+    """Config values by precedence: file, then --set, then flags of their own."""
+    from harness.config import RunConfig, load_config, parse_assignments
+
+    keys = RunConfig.__dataclass_fields__
+    given = {
+        key: value
+        for key, value in flags.items()
+        if key in keys and key != "loss" and value is not None
+    }
+    values = load_config(config) if config is not None else {}
+    assigned = parse_assignments(assignments or [])
+    if "params" in assigned:
+        assigned["params"] = {**values.get("params", {}), **assigned["params"]}
+    merged = {**values, **assigned, **given}
+    RunConfig().updated(merged)  # refuses unknown keys and wrong types
+    return merged
+
+
+def read_configs(values: dict[str, Any], losses: list[str]) -> list[RunConfig]:
+    from harness.config import RunConfig
+
+    config = RunConfig().updated(values)
+    return [config.updated({"loss": loss}) for loss in losses] or [config]
+
+
+@contextmanager
+def progress(verbose: bool) -> Iterator[Any]:
+    """A listener that shows bars on a terminal and writes plain lines elsewhere."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    from harness.display import Bars, Lines
+
+    display = Bars() if sys.stderr.isatty() else Lines(verbose)
+    with display:
+        yield display

@@ -1,0 +1,88 @@
+"""`harness train`: one configuration, the four folds, no search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import (
+    ConfigFile,
+    DataRoot,
+    Dataset,
+    Device,
+    Loss,
+    MoreLosses,
+    Preset,
+    Protocol,
+    RunsDir,
+    Seed,
+    Set,
+    Trunk,
+    progress,
+    read_configs,
+    read_values,
+)
+from harness.cli.wording import spell
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.config import RunConfig
+
+
+def train(
+    loss: Loss = None,
+    more: MoreLosses = None,
+    dataset: Dataset = None,
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    preset: Preset = None,
+    seed: Seed = None,
+    device: Device = None,
+    data_root: DataRoot = None,
+    runs_dir: RunsDir = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    geometry: Annotated[
+        bool, typer.Option("--geometry", help="Covering radius and distance of training classes.")
+    ] = False,
+) -> None:
+    """Train one configuration on the four folds, without a search and without the test classes.
+
+    harness train --loss proxyanchor --set params.margin=0.2
+    """
+    values = read_values(config, set_, locals())
+    for one in read_configs(values, [*(loss or []), *(more or [])]):
+        _train_one(one, geometry)
+
+
+def _train_one(config: RunConfig, geometry: bool) -> None:
+    from harness.experiment import build_experiment
+    from harness.progress import Event
+    from harness.trainer import Progress, TrainingFailed
+    from harness.trial import mean_score, run_trial, training_geometry
+
+    experiment = build_experiment(config)
+    params, metric = experiment.published_params, experiment.protocol.metric
+    name, most = experiment.method.name, experiment.protocol.max_steps
+    with progress(verbose=True) as listener:
+
+        def validated(fold: int, progress: Progress) -> None:
+            event = Event("validation", name, units=1, fold=fold, max_steps=most)
+            listener(replace(event, step=progress.step, score=progress.best_score))
+
+        try:
+            folds = run_trial(experiment, params, validated, keep_weights=geometry)
+        except TrainingFailed as failure:
+            raise HarnessError(f"training failed: {failure}") from None
+    print(f"{name} on {experiment.dataset_label}, {experiment.protocol.name}")
+    print(f"  params: {spell(params)}")
+    for fold in folds:
+        where = f"at step {fold.best_step} of {fold.steps}, {fold.seconds:.1f} s"
+        facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())
+        print(f"  fold {fold.fold}: validation {metric} {fold.best_score:.4f} {where}{facts}")
+        if geometry:
+            radius, distance = training_geometry(experiment, params, fold.fold)
+            print(f"    training classes: covering radius {radius:.4f}, distance {distance:.4f}")
+    print(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")
