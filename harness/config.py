@@ -27,6 +27,7 @@ class RunConfig:
         dataset: name, or folder:PATH.
         protocol: name, with changes if any: mlrc+batch_size=64.
         trunk: empty takes the protocol's.
+        weights: of the trunk: empty takes its own, none starts from random ones; or a file.
         preset: whose published parameters are the first trial.
         params: parameters that are fixed instead of searched.
         trials, reproductions: 0 takes the protocol's.
@@ -40,6 +41,7 @@ class RunConfig:
     dataset: str = "glyphs"
     protocol: str = "mlrc"
     trunk: str = ""
+    weights: str = ""
     preset: str = "mlrc"
     params: Mapping[str, Any] = field(default_factory=dict)
     trials: int = 0

@@ -96,7 +96,10 @@ def _find_jobs(
             continue
         how = {key: value for key, value in values.items() if key not in FILTERS}
         # Which trials there are was settled by the search; its folder is where it was found.
-        study = Study(build_experiment(saved.updated({**how, "runs_dir": str(runs)})))
+        experiment = build_experiment(saved.updated({**how, "runs_dir": str(runs)}))
+        if experiment.table != path.parent.parent.relative_to(runs):
+            continue  # the weights that were asked for are not those it searched with
+        study = Study(experiment)
         best = study.best()
         if best is None:
             problems.append(f"{study.experiment.method.name}: no trial of its search is complete")
@@ -121,7 +124,7 @@ def _find_jobs(
 def _nothing_found(
     losses: Sequence[str], values: Mapping[str, Any], problems: Sequence[str]
 ) -> str:
-    flags = "".join(f" --{key} {values[key]}" for key in FILTERS if key in values)
+    flags = "".join(f" --{key} {values[key]}" for key in (*FILTERS, "weights") if key in values)
     names = " ".join(losses) or "NAME"
     reasons = "".join(f"\n  {problem}" for problem in problems)
     return (

@@ -31,6 +31,8 @@ class Experiment:
     """One method on one data set under one protocol.
 
     Attributes:
+        weights: fingerprint of those that the trunk starts from; "none" if they are random.
+        trunk_label: name of the trunk in results; tells two files of weights apart.
         dataset: name that settings and presets are found by.
         dataset_label: name of results; tells two folders of images apart.
     """
@@ -39,6 +41,8 @@ class Experiment:
     method: Method
     protocol: EvaluationProtocol
     trunk: Trunk
+    weights: str
+    trunk_label: str
     dataset: str
     dataset_label: str
     listing: Listing
@@ -47,7 +51,9 @@ class Experiment:
     @property
     def table(self) -> Path:
         """Where results that may be ranked together belong: protocol / data set - trunk."""
-        return Path(self.protocol.name, f"{self.dataset_label}-{self.trunk.name}".replace(":", "_"))
+        return Path(
+            self.protocol.name, f"{self.dataset_label}-{self.trunk_label}".replace(":", "_")
+        )
 
     @property
     def runs(self) -> Path:
@@ -56,6 +62,11 @@ class Experiment:
     @property
     def results(self) -> Path:
         return Path(self.config.results_dir) / self.table
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the trunk starts from weights of another data set."""
+        return self.weights != "none"
 
     @property
     def trials(self) -> int:
@@ -101,13 +112,16 @@ class Experiment:
 
     def identity(self) -> dict[str, Any]:
         """What every run of this experiment measures, ready for JSON."""
+        # Trunks that have no weights but random ones do not mention them.
+        mentioned = self.pretrained or self.trunk.own_weights is not None
         return {
             "method": self.method.name,
             "protocol": self.protocol.identity(),
             "dataset": self.dataset_label,
             "data_fingerprint": self.trainval.fingerprint,
             "split": self.split.digest,
-            "trunk": self.trunk.name,
+            "trunk": self.trunk_label,
+            **({"weights": self.weights} if mentioned else {}),
             "seed": self.config.seed,
         }
 
@@ -143,6 +157,16 @@ def build_experiment(config: RunConfig) -> Experiment:
     except ValueError as error:
         raise HarnessError(str(error)) from None
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
+    if trunk.side not in (None, protocol.crop):
+        raise HarnessError(
+            f"trunk {trunk.name} takes images of {trunk.side} x {trunk.side} px only, and protocol "
+            f"{protocol.name} crops to {protocol.crop}; give --protocol "
+            f"{config.protocol}+crop={trunk.side}"
+        )
+    try:
+        weights, trunk_label = trunk.fingerprint(config.weights), trunk.label(config.weights)
+    except ValueError as error:
+        raise HarnessError(str(error)) from None
     known = method.known_params(dataset.name, len(split.folds[0].train))
     for name in config.params:
         if name not in known:
@@ -152,6 +176,8 @@ def build_experiment(config: RunConfig) -> Experiment:
         method=method,
         protocol=replace(protocol, trunk=trunk.name),
         trunk=trunk,
+        weights=weights,
+        trunk_label=trunk_label,
         dataset=dataset.name,
         dataset_label=f"{dataset.name}_{path.name}" if path else dataset.name,
         listing=listing,

@@ -27,8 +27,7 @@ MAX_PIXELS = 4096
 
 def evaluate_naive(experiment: Experiment, listener: Callable[[str], None]) -> None:
     """Write the naive records of an experiment's table that are not there yet."""
-    trunk = experiment.trunk
-    if trunk.pretrained:
+    if experiment.pretrained:
         _evaluate(experiment, "pretrained", 0, listener)
     else:
         for repetition in range(1, experiment.reproductions + 1):

@@ -220,7 +220,7 @@ def build_model(experiment: Experiment, params: Mapping[str, Any], seed: int) ->
     channels = trunk.channels or experiment.listing.channels
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = trunk.build(channels)
+        network = trunk.build(channels, experiment.config.weights)
         build_head = method.build_head or (lambda before, after, **unused: nn.Linear(before, after))
         head = build_head(network.out_features, protocol.embedding_size, **builder_params(params))
     return Model(network, trunk.normalize, protocol.pooling, protocol.norm, head)
