@@ -14,6 +14,9 @@ from harness.progress import Event
 # Events that end a unit of work, and what the unit is called.
 UNITS = {"trial": "trial", "tested": "reproduction"}
 
+# Work on the images of a part before any training, and what they are afterwards.
+PREPARATIONS = {"decoding": "decoded", "encoding": "encoded by the trunk"}
+
 
 class Pace:
     """Guesses the time left from how fast the units of a method have come in."""
@@ -70,9 +73,9 @@ class Lines:
             self.console.print(text)
 
     def _text(self, event: Event) -> str:
-        if event.kind == "decoding":
-            done = event.unit == event.units
-            return f"{event.method}: {event.units} images decoded" if done else ""
+        if event.kind in PREPARATIONS:
+            text = f"{event.method}: {event.units} images {PREPARATIONS[event.kind]}"
+            return text if event.unit == event.units else ""
         if event.kind == "validation":
             where = f"fold {event.fold}, step {event.step}/{event.max_steps}"
             text = f"{event.method}: {where}, best so far {_score(event.score)}"
@@ -124,8 +127,8 @@ class Bars:
         self.bars.stop()
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "decoding":
-            self._show(f"decoding {event.method}", event.unit, event.units, "images")
+        if event.kind in PREPARATIONS:
+            self._show(f"{event.kind} {event.method}", event.unit, event.units, "images")
         elif event.kind == "validation":
             description = f"  worker {event.worker}: {event.method} {_place(event)}"
             note = f"fold {event.fold}, best so far {_score(event.score)}"

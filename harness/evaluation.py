@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
-from harness import registry, retrieval
+from harness import registry
 from harness.config import RunConfig, load_config
 from harness.device import choose_device
 from harness.embed import concatenate, embed_with
@@ -20,6 +19,7 @@ from harness.experiment import Experiment, build_experiment, digest_of
 from harness.naive import evaluate_naive
 from harness.progress import Event, Listener, ignore
 from harness.records import FoldRecord, TestRecord, note_test_opening, provenance
+from harness.scoring import score_test
 from harness.study import CONFIG, JOURNAL, Study
 from harness.trainer import Progress, TrainingFailed
 from harness.trial import cpu_threads, find_fold, load_model, run_fold
@@ -74,6 +74,8 @@ def evaluate(
         listener(event)
 
     if any(not _finished(e, job.params) for e, job in zip(experiments, jobs, strict=True)):
+        for experiment in {e.results: e for e in experiments}.values():
+            experiment.open_part("test", listener)  # once, with all cores, not in each worker
         count = worker_count(config, threads, models)
         run_workers(work, jobs, config.device, count, threads, heard)
     tables = {e.results: e for e in experiments}
@@ -96,7 +98,10 @@ def _find_jobs(
             continue
         how = {key: value for key, value in values.items() if key not in FILTERS}
         # Which trials there are was settled by the search; its folder is where it was found.
-        study = Study(build_experiment(saved.updated({**how, "runs_dir": str(runs)})))
+        experiment = build_experiment(saved.updated({**how, "runs_dir": str(runs)}))
+        if experiment.table != path.parent.parent.relative_to(runs):
+            continue  # the weights that were asked for are not those it searched with
+        study = Study(experiment)
         best = study.best()
         if best is None:
             problems.append(f"{study.experiment.method.name}: no trial of its search is complete")
@@ -121,7 +126,7 @@ def _find_jobs(
 def _nothing_found(
     losses: Sequence[str], values: Mapping[str, Any], problems: Sequence[str]
 ) -> str:
-    flags = "".join(f" --{key} {values[key]}" for key in FILTERS if key in values)
+    flags = "".join(f" --{key} {values[key]}" for key in (*FILTERS, "weights") if key in values)
     names = " ".join(losses) or "NAME"
     reasons = "".join(f"\n  {problem}" for problem in problems)
     return (
@@ -224,23 +229,23 @@ def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRec
     digest = digest_of({"identity": identity, "params": job.params})
     note_test_opening(experiment.results, method.name, digest, repetition)
     device = choose_device(experiment.config.device)
-    store = experiment.open_part("test")
-    indices = experiment.indices_of(experiment.split.test)
-    labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
+    source = experiment.open_part("test")
+    indices = list(source.indices)
     with cpu_threads(protocol.threads):
         embeddings = [
             embed_with(
                 load_model(experiment, job.params, fold.fold, repetition, device),
-                store,
+                source,
                 indices,
-                protocol.crop,
                 device,
                 method.normalizer,
             )
             for fold in folds
         ]
-        separated = [retrieval.evaluate(embedded, labels) for embedded in embeddings]
-        together = retrieval.evaluate(concatenate(embeddings, method.normalizer), labels)
+        separated = [score_test(experiment.listing, indices, e) for e in embeddings]
+        together = score_test(
+            experiment.listing, indices, concatenate(embeddings, method.normalizer)
+        )
     return TestRecord(
         kind="reproduction",
         identity=identity,
@@ -260,7 +265,7 @@ def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRec
         separated=[scores.values for scores in separated],
         queries=together.queries,
         queries_dropped=together.queries_dropped,
-        test_fingerprint=store.fingerprint,
+        test_fingerprint=source.fingerprint,
         folds=[_without(asdict(fold), "identity", "history", "params") for fold in folds],
         search=job.search,
         provenance=provenance(),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock
 
 
 @contextmanager
@@ -26,6 +29,30 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         os.unlink(name)
         raise
     sync_folder(path.parent)
+
+
+def build_once(folder: Path, build: Callable[[Path], None]) -> None:
+    """Make sure that `folder` is there, whole: one process builds it, others wait for it.
+
+    Args:
+        build: fills an empty folder, which takes its place when it is complete.
+    """
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if folder.exists():
+            return
+        for left_behind in folder.parent.glob(f".{folder.name}.*"):  # by one that was killed
+            shutil.rmtree(left_behind, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        try:
+            build(work)
+            os.replace(work, folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

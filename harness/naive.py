@@ -12,13 +12,17 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from harness import retrieval
 from harness.device import choose_device
 from harness.embed import embed
 from harness.experiment import Experiment, digest_of
+from harness.features import Features
 from harness.heads import NORMALIZERS
+from harness.models import build_trunk
+from harness.parts import open_features_of, open_images
+from harness.progress import ignore
 from harness.records import TestRecord, note_test_opening, provenance
-from harness.trial import build_model, cpu_threads
+from harness.scoring import score_test
+from harness.trial import cpu_threads
 
 # Pixels are reduced only where an image has no more of them than this: beyond, PCA takes longer
 # than training.
@@ -27,12 +31,9 @@ MAX_PIXELS = 4096
 
 def evaluate_naive(experiment: Experiment, listener: Callable[[str], None]) -> None:
     """Write the naive records of an experiment's table that are not there yet."""
-    trunk = experiment.trunk
-    if trunk.pretrained:
-        _evaluate(experiment, "pretrained", 0, listener)
-    else:
-        for repetition in range(1, experiment.reproductions + 1):
-            _evaluate(experiment, "untrained", repetition, listener)
+    name = "pretrained" if experiment.pretrained else "untrained"
+    for repetition in [0] if _fixed(experiment) else range(1, experiment.reproductions + 1):
+        _evaluate(experiment, name, repetition, listener)
     if experiment.listing.channels * experiment.protocol.crop**2 <= MAX_PIXELS:
         _evaluate(experiment, "pixels", 0, listener)
 
@@ -46,24 +47,17 @@ def _evaluate(
     if path.exists():
         return
     note_test_opening(experiment.results, name, digest, repetition)
-    store = experiment.open_part("test")
-    device = choose_device(experiment.config.device)
-    indices = experiment.indices_of(experiment.split.test)
-    labels = torch.from_numpy(experiment.listing.labels[indices])
+    seen, unseen = (_features(experiment, name, repetition, part) for part in ("trainval", "test"))
     with cpu_threads(experiment.protocol.threads):
-        encode, crop = _encoder(experiment, name, repetition, device), experiment.protocol.crop
-        seen = experiment.indices_of(experiment.split.trainval)
-        train = embed(encode, experiment.trainval, seen, crop, device).cpu()
-        test = embed(encode, store, indices, crop, device).cpu()
         size = experiment.protocol.embedding_size
         num_folds = len(experiment.split.folds)
         scores, dims = {}, {}
         for kind, wanted in (("concatenated", num_folds * size), ("separated", size)):
             # n images span n - 1 directions around their mean.
-            dims[kind] = min(wanted, len(train) - 1, train.shape[1])
-            pca = PCA(dims[kind], svd_solver="covariance_eigh").fit(train.numpy())
-            reduced = torch.from_numpy(pca.transform(test.numpy())).float()
-            result = retrieval.evaluate(NORMALIZERS["l2"](reduced), labels)
+            dims[kind] = min(wanted, len(seen.values) - 1, seen.values.shape[1])
+            pca = PCA(dims[kind], svd_solver="covariance_eigh").fit(seen.values)
+            reduced = torch.from_numpy(pca.transform(unseen.values)).float()
+            result = score_test(experiment.listing, unseen.indices, NORMALIZERS["l2"](reduced))
             scores[kind] = result.values
     TestRecord(
         kind="naive",
@@ -75,7 +69,7 @@ def _evaluate(
         separated=[scores["separated"]],
         queries=result.queries,
         queries_dropped=result.queries_dropped,
-        test_fingerprint=store.fingerprint,
+        test_fingerprint=unseen.fingerprint,
         folds=[],
         search={},
         provenance=provenance(),
@@ -83,12 +77,25 @@ def _evaluate(
     listener(name)
 
 
-def _encoder(
-    experiment: Experiment, name: str, repetition: int, device: torch.device
-) -> Callable[[Tensor], Tensor]:
-    """What turns images into the features that PCA reduces."""
-    if name == "pixels":
-        return lambda images: images.flatten(1).float()
-    seed = experiment.seed("init", fold=0, repetition=repetition)
-    model = build_model(experiment, experiment.published_params, seed).to(device).eval()
-    return model.features
+def _fixed(experiment: Experiment) -> bool:
+    """Whether the trunk is the same in all repetitions."""
+    return experiment.pretrained or experiment.protocol.frozen
+
+
+def _features(experiment: Experiment, name: str, repetition: int, part: str) -> Features:
+    """What PCA reduces."""
+    if name != "pixels" and _fixed(experiment):
+        return open_features_of(experiment, part, ignore)
+    images = open_images(experiment, part, ignore)
+    device = choose_device(experiment.config.device)
+    encode: Callable[[Tensor], Tensor] = _flat
+    if name != "pixels":
+        seed = experiment.seed("init", fold=0, repetition=repetition)
+        encode = build_trunk(experiment, seed).to(device).eval()
+    with cpu_threads(experiment.protocol.threads):
+        values = embed(encode, images, images.indices, device).cpu().numpy()
+    return Features(images.fingerprint, {i: r for r, i in enumerate(images.indices)}, values)
+
+
+def _flat(pixels: Tensor) -> Tensor:
+    return pixels.flatten(1).float()

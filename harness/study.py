@@ -298,12 +298,7 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
     """Everything that can be wrong with a search is found here, before any training."""
     choose_device(config.device)
     experiment = build_experiment(config)
-    experiment.open_part(
-        "trainval",
-        lambda done, total: listener(
-            Event("decoding", experiment.dataset_label, unit=done, units=total)
-        ),
-    )
+    experiment.open_part("trainval", listener)
     study = Study(experiment)
     write_text(study.folder / CONFIG, config.to_yaml())
     return study

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from harness.batches import TrainBatches
 from harness.files import replacing
 from harness.heads import Model, freeze_batchnorm
-from harness.images import TrainBatches
 from harness.registry import EvaluationProtocol, Hook, Method
 
 logger = logging.getLogger(__name__)
@@ -160,6 +160,8 @@ class Trainer:
             batch_size=None,
             sampler=range(self.step, self.protocol.max_steps),
             num_workers=loader_workers,
+            # Children share the memory-mapped images; only a fork can take them along.
+            multiprocessing_context="fork" if loader_workers else None,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else creating the loader draws from the loss's stream
         )
@@ -282,8 +284,11 @@ def build_optimizer(
         {"name": "head", "params": model.head, "weight_decay": decay},
         {"name": "loss", "params": loss, "weight_decay": loss_decay},
     ]
+    # A loss whose rate is not searched shares the trunk's, or the head's if no trunk trains.
+    shared = params.get("head_lr" if protocol.frozen else "trunk_lr", protocol.lr)
+    rates = {"trunk": protocol.lr, "head": protocol.lr, "loss": shared}
     for group in groups:
-        group["lr"] = params.get(f"{group['name']}_lr", protocol.lr)
+        group["lr"] = params.get(f"{group['name']}_lr", rates[group["name"]])
         group["params"] = [p for p in group["params"].parameters() if p.requires_grad]
     # Many parameters in one call: the same bits, a tenth of a small network's step saved.
     options: dict[str, Any] = {"lr": protocol.lr, "foreach": True}

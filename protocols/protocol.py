@@ -9,10 +9,16 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from optuna.distributions import BaseDistribution, FloatDistribution
+
 from protocols.splits import FOLD_SCHEMES
 
 # Not part of what a result measures: more trials or reproductions can always be added.
 OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
+
+# Fields that came later: not part of it while they change nothing, so that results from before
+# keep their identity.
+LATER = {"frozen": False, "search_head_lr": None}
 
 # Fields with a fixed set of values, and those that must be above zero.
 CHOICES: dict[str, Collection[str]] = {
@@ -37,12 +43,15 @@ class EvaluationProtocol:
 
     Attributes:
         folds: scheme of protocols.splits.
+        frozen: the trunk's pooled features are computed once, without augmentation; only head and
+            loss train.
         norm: "layer" for a LayerNorm without affine before the head, else "none".
         freeze_batchnorm: running statistics of the trunk frozen; scale and shift still train.
         resize, crop: short side of the decoded image, side of the square that is used.
         crop_scale, crop_ratio: of the random resized crop; no scale means a plain random crop.
         samples_per_class: overrides what the method asks for.
         lr: of trunk, head and, where the method does not search it, of the loss.
+        search_head_lr: range in which that of the head is searched; its first trial is `lr`.
         validate_every: steps between validations.
         patience: validations without improvement that end training.
         threads: CPU threads of one training process, so that workers never change a score.
@@ -54,6 +63,7 @@ class EvaluationProtocol:
 
     folds: str = "mlrc"
     embedding_size: int = 128
+    frozen: bool = False
 
     trunk: str = "bninception"
     pooling: str = "avg"
@@ -70,6 +80,7 @@ class EvaluationProtocol:
     samples_per_class: int | None = None
     optimizer: str = "rmsprop"
     lr: float = 1e-6
+    search_head_lr: tuple[float, float] | None = None
     weight_decay: float = 1e-4
     momentum: float = 0.9
     optimizer_eps: float = 1e-8
@@ -96,7 +107,14 @@ class EvaluationProtocol:
     def identity(self) -> dict[str, Any]:
         """Every field that a result depends on, ready for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: v for k, v in values.items() if k not in OUTSIDE_IDENTITY}
+        neutral = {k for k, v in LATER.items() if values[k] == v}
+        return {k: v for k, v in values.items() if k not in OUTSIDE_IDENTITY and k not in neutral}
+
+    def space(self) -> dict[str, BaseDistribution]:
+        """What is searched for every method alike."""
+        if self.search_head_lr is None:
+            return {}
+        return {"head_lr": FloatDistribution(*self.search_head_lr, log=True)}
 
 
 def parse_changes(text: str) -> dict[str, Any]:
@@ -134,6 +152,11 @@ def check(protocol: EvaluationProtocol) -> None:
         value = getattr(protocol, field_name)
         if value is not None and not value > 0:
             raise ValueError(f"{field_name} must be positive, got {value}")
+    rates = protocol.search_head_lr
+    if rates is not None and not 0 < rates[0] <= protocol.lr <= rates[1]:
+        raise ValueError(
+            f"search_head_lr must be positive, ascending and around lr ({protocol.lr}), got {rates}"
+        )
     if protocol.crop > protocol.resize:
         raise ValueError(
             f"crop ({protocol.crop}) must not exceed resize ({protocol.resize}), "

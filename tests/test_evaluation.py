@@ -22,10 +22,10 @@ from harness.cli import main
 from harness.config import RunConfig, load_config
 from harness.evaluation import evaluate
 from harness.experiment import build_experiment
-from harness.images import centre_batch
+from harness.models import build_model
 from harness.records import LEDGER, FoldRecord, TestRecord
 from harness.study import Study, search
-from harness.trial import WEIGHTS, build_model
+from harness.trial import WEIGHTS
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def test_test_scores_are_those_of_the_saved_models(finished: Path, table: Path, 
     """Embeds the test classes again, model by model, and scores them in float64."""
     experiment = build_experiment(config_of(finished, loss))
     record = TestRecord.read(next(table.glob(f"records/{loss}/*-01.json")))
-    indices = experiment.indices_of(experiment.split.test)
-    labels = torch.from_numpy(experiment.listing.labels[indices])
-    images = centre_batch(experiment.open_part("test"), indices, experiment.protocol.crop)
+    source = experiment.open_part("test")
+    labels = torch.from_numpy(experiment.listing.labels[source.indices])
+    images = source.for_evaluation(source.indices)
 
     def normalized(vectors: torch.Tensor) -> torch.Tensor:
         length = vectors.norm(dim=1, keepdim=True)
@@ -122,10 +122,10 @@ def plain_scores(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, fl
 def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, table: Path) -> None:
     experiment = build_experiment(config_of(finished, "proxyanchor"))
     parts = {}
-    for name, classes in (("trainval", experiment.split.trainval), ("test", experiment.split.test)):
-        indices = experiment.indices_of(classes)
-        images = centre_batch(experiment.open_part(name), indices, 12)
-        parts[name] = images.flatten(1).double().numpy(), experiment.listing.labels[indices]
+    for name in ("trainval", "test"):
+        source = experiment.open_part(name)
+        pixels = source.for_evaluation(source.indices).flatten(1).double().numpy()
+        parts[name] = pixels, experiment.listing.labels[source.indices]
     assert len(parts["trainval"][0]) == 40  # which span 39 directions, fewer than 128
     pca = PCA(39, svd_solver="full").fit(parts["trainval"][0])
     reduced = torch.from_numpy(pca.transform(parts["test"][0])).float()

@@ -111,9 +111,9 @@ def test_too_few_classes_are_refused(folder_config: RunConfig, image_folder: Pat
 
 def test_no_image_of_a_fold_is_on_both_sides(folder_config: RunConfig) -> None:
     experiment = build_experiment(folder_config)
-    test = set(experiment.indices_of(experiment.split.test))
+    source, test = experiment.trainval, set(experiment.open_part("test").indices)
     for fold in experiment.split.folds:
-        train, val = set(experiment.indices_of(fold.train)), set(experiment.indices_of(fold.val))
+        train, val = (set(experiment.indices_of(source, c)) for c in (fold.train, fold.val))
         assert train and val and not train & val and not (train | val) & test
 
 

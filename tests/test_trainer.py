@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.experiment import Experiment
+from harness.models import build_model
 from harness.registry import Hook
 from harness.trainer import Trainer, TrainingFailed
-from harness.trial import build_model, build_trainer
+from harness.trial import build_trainer
 
 CPU = torch.device("cpu")
 MakeTrainer = Callable[..., Trainer]

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.options import (
+    AllowMissing,
+    Cache,
+    CacheDir,
     ConfigFile,
     DataRoot,
     Dataset,
@@ -20,6 +23,7 @@ from harness.cli.options import (
     Set,
     Trunk,
     Verbose,
+    Weights,
     Workers,
     progress,
     read_values,
@@ -32,10 +36,14 @@ def evaluate(
     dataset: Dataset = None,
     protocol: Protocol = None,
     trunk: Trunk = None,
+    weights: Weights = None,
     reproductions: Reproductions = None,
     workers: Workers = None,
     device: Device = None,
     data_root: DataRoot = None,
+    allow_missing: AllowMissing = None,
+    cache: Cache = None,
+    cache_dir: CacheDir = None,
     runs_dir: RunsDir = None,
     results_dir: ResultsDir = None,
     config: ConfigFile = None,

@@ -23,6 +23,12 @@ Protocol = Annotated[
     str | None, typer.Option(help="Name, perhaps changed: mlrc+batch_size=64. [default: mlrc]")
 ]
 Trunk = Annotated[str | None, typer.Option(help="Name. [default: the protocol's]")]
+Weights = Annotated[
+    str | None, typer.Option(help="Of the trunk: a file, or none. [default: its own]")
+]
+TrunkLr = Annotated[
+    float | None, typer.Option(help="Learning rate of the trunk; another protocol by name.")
+]
 Trials = Annotated[int | None, typer.Option(help="[default: the protocol's, 50]")]
 Reproductions = Annotated[int | None, typer.Option(help="[default: the protocol's, 10]")]
 Sampler = Annotated[str | None, typer.Option(help="gp, tpe, random or grid.")]
@@ -33,6 +39,15 @@ Workers = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N, mps or cpu.")]
 DataRoot = Annotated[str | None, typer.Option(help="Folder of the data set. [env: HARNESS_DATA]")]
+AllowMissing = Annotated[
+    bool | None,
+    typer.Option("--allow-missing", help="Go on without images that are missing or broken."),
+]
+Cache = Annotated[str | None, typer.Option(help="off decodes images every time. [default: on]")]
+CacheDir = Annotated[
+    str | None,
+    typer.Option(help="[default: ~/.cache/metric-harness] [env: HARNESS_CACHE]"),
+]
 RunsDir = Annotated[str | None, typer.Option(help="Where work in progress lives. [default: runs]")]
 ResultsDir = Annotated[str | None, typer.Option(help="Where tables go. [default: results]")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of config keys.")]
@@ -58,6 +73,9 @@ def read_values(config: Path | None, assignments: list[str] | None, flags: dict[
     if "params" in assigned:
         assigned["params"] = {**values.get("params", {}), **assigned["params"]}
     merged = {**values, **assigned, **given}
+    if flags.get("trunk_lr") is not None:
+        protocol = merged.get("protocol", RunConfig().protocol)
+        merged["protocol"] = f"{protocol}+trunk_lr={flags['trunk_lr']}"
     RunConfig().updated(merged)  # refuses unknown keys and wrong types
     return merged
 

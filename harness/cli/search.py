@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.cli.options import (
+    AllowMissing,
+    Cache,
+    CacheDir,
     ConfigFile,
     DataRoot,
     Dataset,
@@ -19,7 +22,9 @@ from harness.cli.options import (
     Set,
     Trials,
     Trunk,
+    TrunkLr,
     Verbose,
+    Weights,
     Workers,
     progress,
     read_configs,
@@ -37,6 +42,8 @@ def search(
     dataset: Dataset = None,
     protocol: Protocol = None,
     trunk: Trunk = None,
+    weights: Weights = None,
+    trunk_lr: TrunkLr = None,
     trials: Trials = None,
     sampler: Sampler = None,
     preset: Preset = None,
@@ -44,6 +51,9 @@ def search(
     workers: Workers = None,
     device: Device = None,
     data_root: DataRoot = None,
+    allow_missing: AllowMissing = None,
+    cache: Cache = None,
+    cache_dir: CacheDir = None,
     runs_dir: RunsDir = None,
     config: ConfigFile = None,
     set_: Set = None,

@@ -41,6 +41,8 @@ class Listing:
     mode: str = "RGB"
     superclasses: np.ndarray | None = None
     given_trainval: tuple[int, ...] | None = None
+    queries: np.ndarray | None = None
+    missing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.names) == len(self.labels), "one label per image"
