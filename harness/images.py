@@ -72,11 +72,18 @@ def random_batch(
     ):
         box = image[top : top + height, left : left + width]
         if (height, width) != (crop, crop):
-            picture = Image.fromarray(box.squeeze(2) if store.channels == 1 else box)
-            resized = picture.resize((crop, crop), Image.Resampling.BILINEAR)
-            box = np.asarray(resized).reshape(crop, crop, store.channels)
-        batch[row] = box[:, ::-1] if flipped[row] else box
+            batch[row] = _resized(box, crop, flipped[row])
+        else:
+            batch[row] = box[:, ::-1] if flipped[row] else box
     return torch.from_numpy(batch).permute(0, 3, 1, 2)
+
+
+def _resized(box: np.ndarray, side: int, flipped: bool) -> np.ndarray:
+    picture = Image.fromarray(box.squeeze(2) if box.shape[2] == 1 else box)
+    picture = picture.resize((side, side), Image.Resampling.BILINEAR)
+    if flipped:  # by Pillow: copying an array backwards takes longer
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(picture).reshape(side, side, box.shape[2])
 
 
 def draw_boxes(sizes: np.ndarray, settings: CropSettings, rng: np.random.Generator) -> np.ndarray:
