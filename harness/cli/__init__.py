@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from harness.cli.data import data
 from harness.cli.evaluate import evaluate
 from harness.cli.listing import list_
 from harness.cli.search import search
@@ -27,6 +28,7 @@ app.command()(search)
 app.command("eval")(evaluate)
 app.command()(train)
 app.command("list")(list_)
+app.add_typer(data, name="data")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,8 @@
 """Cars196 (Krause et al. 2013): 196 models of cars, in the order of their ids.
 
 Its two layouts give the same images other names and another order. Within a class we order them by
-what both layouts know, the bounding boxes, so that an index is the same picture in both.
+what both layouts know, part and bounding box, so that an index is the same picture in both. One
+pair of images shares even that, and may be swapped.
 """
 
 from __future__ import annotations

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 
 def decode_rgb(encoded: bytes) -> Image.Image:
     """The image in an encoded file, as RGB."""
-    return Image.open(io.BytesIO(encoded)).convert("RGB")
+    try:
+        image = Image.open(io.BytesIO(encoded))
+    except UnidentifiedImageError:  # whose text is about our buffer
+        raise ValueError("no image" if encoded else "the file is empty") from None
+    return image.convert("RGB")
 
 
 @dataclass(frozen=True)
