@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -13,6 +14,18 @@ POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda features: features.amax(dim=(2, 3)),
     "avg+max": lambda features: features.mean(dim=(2, 3)) + features.amax(dim=(2, 3)),
 }
+
+
+def pooling(name: str) -> Callable[[Tensor], Tensor]:
+    """(n, features, height, width) -> (n, features), by a name that a protocol allows."""
+    return POOLINGS[name] if name in POOLINGS else partial(k_max, k=int(name.split("-")[0]))
+
+
+def k_max(features: Tensor, k: int) -> Tensor:
+    """Mean of the k largest values of each channel; of all, where there are fewer."""
+    places = features.flatten(2)
+    return places.topk(min(k, places.shape[2]), dim=2, sorted=False).values.mean(dim=2)
+
 
 # Applied to embeddings at evaluation. "ball" is CCP's: only vectors longer than 1 are scaled.
 NORMALIZERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -28,14 +41,14 @@ class Model(nn.Module):
         self,
         trunk: nn.Module,
         normalize: Callable[[Tensor], Tensor],
-        pooling: str,
+        pool: str,
         norm: str,
         head: nn.Module,
     ) -> None:
         super().__init__()
         self.trunk = trunk
         self.normalize = normalize
-        self.pool = POOLINGS[pooling]
+        self.pool = pooling(pool)
         # Without affine, so that it has no parameters of its own.
         self.norm = (
             nn.LayerNorm(trunk.out_features, elementwise_affine=False)
