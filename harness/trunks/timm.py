@@ -183,7 +183,9 @@ def _own_weights(name: str, settings: PretrainedCfg) -> HubWeights | Download | 
         names = ("model.safetensors", "pytorch_model.bin")
         files = (settings.hf_hub_filename,) if settings.hf_hub_filename else names
         return HubWeights(name, settings.hf_hub_id, files)
-    return Download(settings.url, "") if isinstance(settings.url, str) else NoWeights(name)
+    if settings.url and isinstance(settings.url, str):
+        return Download(settings.url, "")
+    return NoWeights(name)
 
 
 TRUNKS = (TrunkFamily("timm:NAME", "any model of timm, with its weights", member),)
