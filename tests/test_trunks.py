@@ -295,7 +295,7 @@ def test_a_trunk_for_one_size_of_image_is_refused_for_others(
 def test_bninception_takes_the_sides_that_its_network_can_and_names_the_nearest() -> None:
     trunk = registry.load_trunk("bninception")
     network = trunk.build(3, "none").eval()
-    for side in range(60, 100):
+    for side in range(31, 72):
         try:
             trunk.check_side(side)
         except ValueError:
@@ -303,8 +303,9 @@ def test_bninception_takes_the_sides_that_its_network_can_and_names_the_nearest(
                 network(torch.zeros(1, 3, side, side))
         else:
             network(torch.zeros(1, 3, side, side))
-    with pytest.raises(ValueError, match="images of 191 to 198 px or of 223 to 230, not of 200"):
-        trunk.check_side(200)
+    for side, nearest in ((200, "223 to 230"), (24, "31 to 38"), (3, "31 to 38")):
+        with pytest.raises(ValueError, match=f"takes images of {nearest} px.*not of {side}"):
+            trunk.check_side(side)
 
 
 def test_inception_v3_refuses_images_that_end_before_its_layers() -> None:
@@ -401,6 +402,12 @@ def test_a_damaged_file_in_the_folder_is_refused_and_kept(hub: Path, published: 
         download.find()
     assert download.path.read_bytes() == b"half a file"
     assert "its SHA-256 is " + hashlib.sha256(b"half a file").hexdigest() in str(raised.value)
+
+
+def test_a_folder_that_cannot_be_written_is_no_traceback(hub: Path, published: Path) -> None:
+    hub.write_text("a file where a folder should be")
+    with pytest.raises(ValueError, match=r"(?s)cannot download weights.pth: .*--weights PATH"):
+        served(published).find()
 
 
 def test_two_at_once_download_once(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,11 +127,11 @@ def _halve(features: Tensor) -> Tensor:
 
 def check_side(side: int) -> None:
     """Blocks that halve join a pooling that rounds down with convolutions that round up."""
-    if (side + 1) % 32 > 7:
-        below = (side + 1) // 32 * 32
+    if side < 31 or (side + 1) % 32 > 7:
+        above = max(32, (side + 32) // 32 * 32)
         raise ValueError(
-            f"trunk bninception takes images of {below - 1} to {below + 6} px or of {below + 31} "
-            f"to {below + 38}, not of {side}\n  give a protocol with another +crop="
+            f"trunk bninception takes images of {above - 1} to {above + 6} px, and of multiples "
+            f"of 32 px more or less, not of {side}\n  give a protocol with another +crop="
         )
 
 
