@@ -46,7 +46,7 @@ class Download:
         if not found.startswith(self.sha256):
             raise self._refused(
                 f"{self.path} is damaged, or another file: its SHA-256 is {found}",
-                "delete it to download it again",
+                "delete it to download it again, or",
             )
         return self.path
 
@@ -68,7 +68,7 @@ class Download:
                     f"from: {self.url}",
                     f"SHA-256: {self.sha256}{'…' if len(self.sha256) < 64 else ''}",
                     *advice,
-                    f"or fetch it by hand, then give --weights PATH or put it at {self.path}",
+                    f"fetch it by hand, then give --weights PATH or put it at {self.path}",
                     "or start from random weights: --weights none",
                 ]
             )
