@@ -183,13 +183,8 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
     if listing.missing and not config.allow_missing:
         raise HarnessError(_missing_message(config.dataset, listing))
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
-    if trunk.side not in (None, protocol.crop):
-        raise HarnessError(
-            f"trunk {trunk.name} takes images of {trunk.side} x {trunk.side} px only, and protocol "
-            f"{protocol.name} crops to {protocol.crop}; give --protocol "
-            f"{config.protocol}+crop={trunk.side}"
-        )
     try:
+        trunk.check_side(protocol.crop)
         weights, trunk_label = trunk.fingerprint(config.weights), trunk.label(config.weights)
     except ValueError as error:
         raise HarnessError(str(error)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -13,6 +14,18 @@ POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda features: features.amax(dim=(2, 3)),
     "avg+max": lambda features: features.mean(dim=(2, 3)) + features.amax(dim=(2, 3)),
 }
+
+
+def pooling(name: str) -> Callable[[Tensor], Tensor]:
+    """(n, features, height, width) -> (n, features), by a name that a protocol allows."""
+    return POOLINGS[name] if name in POOLINGS else partial(k_max, k=int(name.split("-")[0]))
+
+
+def k_max(features: Tensor, k: int) -> Tensor:
+    """Mean of the k largest values of each channel; of all, where there are fewer."""
+    places = features.flatten(2)
+    return places.topk(min(k, places.shape[2]), dim=2, sorted=False).values.mean(dim=2)
+
 
 # Applied to embeddings at evaluation. "ball" is CCP's: only vectors longer than 1 are scaled.
 NORMALIZERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,12 +38,12 @@ class PooledTrunk(nn.Module):
     """uint8 images -> (n, features): normalised, through the network, pooled."""
 
     def __init__(
-        self, network: nn.Module, normalize: Callable[[Tensor], Tensor], pooling: str
+        self, network: nn.Module, normalize: Callable[[Tensor], Tensor], pool: str
     ) -> None:
         super().__init__()
         self.network = network
         self.normalize = normalize
-        self.pool = POOLINGS[pooling]
+        self.pool = pooling(pool)
         self.out_features: int = network.out_features  # type: ignore[assignment]
 
     def forward(self, images: Tensor) -> Tensor:

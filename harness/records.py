@@ -18,6 +18,7 @@ from harness.files import append_line, read_json, write_json
 PACKAGES = (
     *("metric-harness", "torch", "torchvision", "pytorch-metric-learning"),
     *("optuna", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "pillow", "matplotlib"),
+    "timm",
 )
 LEDGER = "test_openings.jsonl"
 

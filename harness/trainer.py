@@ -94,6 +94,7 @@ class Trainer:
         self.protocol = protocol
         self.patience = max(protocol.patience, method.patience or 0)
         self.device = device
+        self.trunk_parameters = [p for p in model.trunk.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(model, loss, protocol, method, params)
         self.progress = Progress()
         self.train_loss = float("nan")
@@ -172,6 +173,8 @@ class Trainer:
         for images, labels in loader:
             total += self._train_step(images, labels)
             self.progress.step += 1
+            if self.step == self.protocol.warmup_steps:
+                self._train_mode()  # from here on the trunk trains, too
             if self.step % self.protocol.validate_every and self.step < self.protocol.max_steps:
                 continue
             self.train_loss = total.item() / (self.step - since)
@@ -235,7 +238,10 @@ class Trainer:
     def _train_mode(self) -> None:
         self.model.train()
         self.loss.train()
-        if self.protocol.freeze_batchnorm:
+        warming_up = self.step < self.protocol.warmup_steps
+        for parameter in self.trunk_parameters:  # without a gradient they are not updated either
+            parameter.requires_grad_(not warming_up)
+        if self.protocol.freeze_batchnorm or warming_up:
             freeze_batchnorm(self.model.trunk)
 
     def _save(self, path: Path) -> None:
@@ -278,17 +284,17 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """One optimizer with a group each for trunk, head and the loss's own parameters."""
     decay = protocol.weight_decay
+    trunk_lr = protocol.lr if protocol.trunk_lr is None else protocol.trunk_lr
+    # A loss whose rate is not searched has the trunk's, or the head's if no trunk trains.
+    loss_lr = params.get("head_lr", protocol.lr) if protocol.frozen else trunk_lr
     loss_decay = decay if method.loss_weight_decay is None else method.loss_weight_decay
     groups: list[dict[str, Any]] = [
-        {"name": "trunk", "params": model.trunk, "weight_decay": decay},
-        {"name": "head", "params": model.head, "weight_decay": decay},
-        {"name": "loss", "params": loss, "weight_decay": loss_decay},
+        {"name": "trunk", "params": model.trunk, "lr": trunk_lr, "weight_decay": decay},
+        {"name": "head", "params": model.head, "lr": protocol.lr, "weight_decay": decay},
+        {"name": "loss", "params": loss, "lr": loss_lr, "weight_decay": loss_decay},
     ]
-    # A loss whose rate is not searched shares the trunk's, or the head's if no trunk trains.
-    shared = params.get("head_lr" if protocol.frozen else "trunk_lr", protocol.lr)
-    rates = {"trunk": protocol.lr, "head": protocol.lr, "loss": shared}
     for group in groups:
-        group["lr"] = params.get(f"{group['name']}_lr", rates[group["name"]])
+        group["lr"] = params.get(f"{group['name']}_lr", group["lr"])
         group["params"] = [p for p in group["params"].parameters() if p.requires_grad]
     # Many parameters in one call: the same bits, a tenth of a small network's step saved.
     options: dict[str, Any] = {"lr": protocol.lr, "foreach": True}

@@ -11,7 +11,7 @@ from torch import nn
 from harness import registry
 from harness.embed import concatenate, embed_with
 from harness.experiment import Experiment
-from harness.heads import NORMALIZERS, POOLINGS, Model, PooledTrunk, freeze_batchnorm
+from harness.heads import NORMALIZERS, POOLINGS, Model, PooledTrunk, freeze_batchnorm, pooling
 from harness.trunks.convnet import ConvNet
 from harness.trunks.trunk import Trunk
 
@@ -20,6 +20,23 @@ def test_poolings_by_hand() -> None:
     features = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]])
     pooled = {name: pool(features).item() for name, pool in POOLINGS.items()}
     assert pooled == {"avg": 3.0, "max": 6.0, "avg+max": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("1-max", 6.0), ("2-max", 4.5), ("4-max", 3.0), ("9-max", 3.0)]
+)
+def test_k_max_is_the_mean_of_the_k_largest_or_of_all(name: str, expected: float) -> None:
+    features = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]], [[[-1.0, -2.0], [-3.0, -6.0]]]])
+    pooled = pooling(name)(features)
+    assert pooled.shape == (2, 1) and pooled[0].item() == expected
+    assert pooling("3-max")(features)[1].item() == -2.0
+
+
+def test_k_max_sends_its_gradient_to_the_k_largest_alone() -> None:
+    features = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]], requires_grad=True)
+    pooling("2-max")(features).sum().backward()
+    assert features.grad is not None
+    assert features.grad.flatten().tolist() == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_normalizers_by_hand() -> None:

@@ -23,7 +23,7 @@ class Trunk:
             that maps normalised images to (n, features, height, width) and has `out_features`.
         own_weights: those it starts from unless told otherwise; None if it starts from random.
         channels: input channels it needs, or None to take what the data set has.
-        side: of the images it takes, if it takes no others.
+        check_side: raises ValueError for a side of images, in pixels, that it cannot take.
         mean, std: of pixels scaled to 0..`scale`, one value or one per channel.
         bgr: whether channels are reversed.
     """
@@ -33,7 +33,7 @@ class Trunk:
     network: Callable[[int, Path | None], nn.Module]
     own_weights: Weights | None = None
     channels: int | None = 3
-    side: int | None = None
+    check_side: Callable[[int], None] = lambda side: None
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     scale: float = 1.0
@@ -72,3 +72,17 @@ class Trunk:
         mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
         return (pixels - mean) / std
+
+
+@dataclass(frozen=True)
+class TrunkFamily:
+    """Trunks that are found by name when they are asked for.
+
+    Attributes:
+        name: as it is listed, such as `timm:NAME`.
+        member: what stands in the place of NAME -> its trunk; ValueError if there is none.
+    """
+
+    name: str
+    summary: str
+    member: Callable[[str], Trunk]

@@ -41,22 +41,22 @@ class Download:
 
     def find(self) -> Path:
         if not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{self.path}.lock"):  # two processes download it once
-                if not self.path.exists():
-                    self._fetch()
+            self._fetch()
         found = digest_of_file(self.path)
         if not found.startswith(self.sha256):
             raise self._refused(
                 f"{self.path} is damaged, or another file: its SHA-256 is {found}",
-                "delete it to download it again",
+                "delete it to download it again, or",
             )
         return self.path
 
     def _fetch(self) -> None:
         """Into a file beside the final one, checked, then renamed: complete or absent."""
         try:
-            torch.hub.download_url_to_file(self.url, str(self.path), hash_prefix=self.sha256)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{self.path}.lock"):  # two processes download it once
+                if not self.path.exists():
+                    torch.hub.download_url_to_file(self.url, str(self.path), self.sha256)
         except (OSError, RuntimeError) as error:
             raise self._refused(f"cannot download {self.path.name}: {error}") from None
 
@@ -68,7 +68,7 @@ class Download:
                     f"from: {self.url}",
                     f"SHA-256: {self.sha256}{'…' if len(self.sha256) < 64 else ''}",
                     *advice,
-                    f"or fetch it by hand, then give --weights PATH or put it at {self.path}",
+                    f"fetch it by hand, then give --weights PATH or put it at {self.path}",
                     "or start from random weights: --weights none",
                 ]
             )
@@ -77,8 +77,11 @@ class Download:
 
 def digest_of_file(path: Path) -> str:
     """SHA-256 in hex; read again only when the file changes."""
-    stat = path.stat()
-    return _digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
+    try:
+        stat = path.stat()
+        return _digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise ValueError(f"cannot read the weights {path}: {error.strerror}") from None
 
 
 @cache
