@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import DataRoot, progress
+from harness.cli.options import (
+    AllowMissing,
+    CacheDir,
+    DataRoot,
+    Device,
+    Protocol,
+    Trunk,
+    Weights,
+    progress,
+    read_values,
+)
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
 FEW = 3  # examples of what is only counted
 MANY = 20  # of what somebody may have to mend
 
-data = typer.Typer(no_args_is_help=True, help="Check the files of a data set.")
+data = typer.Typer(no_args_is_help=True, help="Check the files of a data set, or decode them.")
 
 
 @data.command()
@@ -41,6 +51,39 @@ def check(
     if not report.usable:
         raise HarnessError("\n".join(_complaints(report)))
     print("usable")
+
+
+@data.command()
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    weights: Weights = None,
+    data_root: DataRoot = None,
+    allow_missing: AllowMissing = None,
+    cache_dir: CacheDir = None,
+    device: Device = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="The test classes too, which only eval needs.")
+    ] = False,
+) -> None:
+    """Decode the images once, as search would; under frozen, let the trunk encode them too.
+
+    harness data prepare cub --data-root ~/data
+    """
+    values = read_values(None, None, locals())
+    from harness.config import RunConfig
+    from harness.experiment import build_benchmark
+
+    benchmark = build_benchmark(RunConfig().updated(values))
+    parts = ["trainval", "test"] if test else ["trainval"]
+    with progress(verbose=False) as listener:
+        sources = {part: benchmark.open_part(part, listener) for part in parts}
+    for part, source in sources.items():
+        absent = benchmark.absent(part, source)
+        without = f", {absent:,} missing or broken" if absent else ""
+        print(f"{part}: {len(source.indices):,} images{without}, fingerprint {source.fingerprint}")
+    print(f"files: {benchmark.cache}")
 
 
 def _print_report(report: Report) -> None:
