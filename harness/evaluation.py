@@ -12,6 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from harness import registry, retrieval
+from harness.classwise import class_means, count_queries
 from harness.config import RunConfig, load_config
 from harness.device import choose_device
 from harness.embed import concatenate, embed_with
@@ -226,7 +227,8 @@ def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRec
     device = choose_device(experiment.config.device)
     store = experiment.open_part("test")
     indices = experiment.indices_of(experiment.split.test)
-    labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
+    classes = experiment.listing.labels[indices]
+    labels = torch.from_numpy(classes).to(device)
     with cpu_threads(protocol.threads):
         embeddings = [
             embed_with(
@@ -264,6 +266,11 @@ def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRec
         folds=[_without(asdict(fold), "identity", "history", "params") for fold in folds],
         search=job.search,
         provenance=provenance(),
+        per_class={
+            "concatenated": class_means([together.per_query], classes),
+            "separated": class_means([scores.per_query for scores in separated], classes),
+        },
+        class_queries=count_queries(together.per_query, classes),
     )
 
 

@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from harness import retrieval
+from harness.classwise import class_means, count_queries
 from harness.device import choose_device
 from harness.embed import embed
 from harness.experiment import Experiment, digest_of
@@ -49,7 +50,8 @@ def _evaluate(
     store = experiment.open_part("test")
     device = choose_device(experiment.config.device)
     indices = experiment.indices_of(experiment.split.test)
-    labels = torch.from_numpy(experiment.listing.labels[indices])
+    classes = experiment.listing.labels[indices]
+    labels = torch.from_numpy(classes)
     with cpu_threads(experiment.protocol.threads):
         encode, crop = _encoder(experiment, name, repetition, device), experiment.protocol.crop
         seen = experiment.indices_of(experiment.split.trainval)
@@ -57,7 +59,7 @@ def _evaluate(
         test = embed(encode, store, indices, crop, device).cpu()
         size = experiment.protocol.embedding_size
         num_folds = len(experiment.split.folds)
-        scores, dims = {}, {}
+        scores, dims, per_class = {}, {}, {}
         for kind, wanted in (("concatenated", num_folds * size), ("separated", size)):
             # n images span n - 1 directions around their mean.
             dims[kind] = min(wanted, len(train) - 1, train.shape[1])
@@ -65,6 +67,7 @@ def _evaluate(
             reduced = torch.from_numpy(pca.transform(test.numpy())).float()
             result = retrieval.evaluate(NORMALIZERS["l2"](reduced), labels)
             scores[kind] = result.values
+            per_class[kind] = class_means([result.per_query], classes)
     TestRecord(
         kind="naive",
         identity=identity,
@@ -79,6 +82,8 @@ def _evaluate(
         folds=[],
         search={},
         provenance=provenance(),
+        per_class=per_class,
+        class_queries=count_queries(result.per_query, classes),
     ).write(path)
     listener(name)
 

@@ -6,7 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -39,11 +39,13 @@ class Record:
             values = read_json(path)
         except (OSError, ValueError) as error:
             raise RecordError(f"{path}: not a complete JSON file ({error})") from None
-        expected = {f.name for f in fields(cls)}
-        if not isinstance(values, dict) or set(values) != expected:
-            found = set(values) if isinstance(values, dict) else set()
-            missing, extra = sorted(expected - found), sorted(found - expected)
-            raise RecordError(f"{path}: not a {cls.__name__} (missing {missing}, unknown {extra})")
+        found = set(values) if isinstance(values, dict) else set()
+        # A field with a default came later: older records do without it.
+        required = {f.name for f in fields(cls) if f.default_factory is MISSING}
+        missing, extra = required - found, found - {f.name for f in fields(cls)}
+        if missing or extra:
+            lacks, has = ", ".join(sorted(missing)) or "nothing", ", ".join(sorted(extra)) or "none"
+            raise RecordError(f"{path}: not a {cls.__name__} (missing: {lacks}; unknown: {has})")
         return cls(**values)
 
 
@@ -82,6 +84,9 @@ class TestRecord(Record):
         separated: one such mapping per fold model.
         folds: the FoldRecords without identity and history.
         search: what selected the parameters: trials, failures, validation score.
+        per_class: kind -> metric -> mean over the queries of each test class, in the order of
+            the labels; None where no query counts.
+        class_queries: how many queries of each test class count.
     """
 
     __test__ = False  # pytest: not a test
@@ -99,6 +104,8 @@ class TestRecord(Record):
     folds: list[dict[str, Any]]
     search: dict[str, Any]
     provenance: dict[str, Any]
+    per_class: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
+    class_queries: list[int] = field(default_factory=list)
 
 
 def provenance() -> dict[str, Any]:

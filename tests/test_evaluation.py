@@ -119,6 +119,17 @@ def plain_scores(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, fl
     }
 
 
+@pytest.mark.parametrize("name", ["ccp-c2", "untrained"])
+@pytest.mark.parametrize("kind", ["concatenated", "separated"])
+def test_the_scores_of_the_classes_make_up_the_score(table: Path, name: str, kind: str) -> None:
+    record = TestRecord.read(next(table.glob(f"records/{name}/*.json")))
+    assert record.class_queries == [5] * 8  # half of 16 classes
+    for metric, values in record.per_class[kind].items():
+        assert len(set(values)) > 1
+        mean = np.average(np.array(values, float), weights=record.class_queries)
+        assert mean == pytest.approx(record.scores[kind][metric], abs=1e-6)
+
+
 def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, table: Path) -> None:
     experiment = build_experiment(config_of(finished, "proxyanchor"))
     parts = {}
