@@ -28,13 +28,13 @@ def evaluate(loss: str | Sequence[str] = (), **values: Any) -> list[Leaderboard]
 
     >>> harness.evaluate(loss="proxyanchor", dataset="glyphs")[0].frame
     """
-    from harness import leaderboard
+    from harness import leaderboard, rendering
     from harness.evaluation import evaluate
 
     done = evaluate([loss] if isinstance(loss, str) else loss, values)
     boards = [leaderboard.build(table) for table in done.tables]
     for board in boards:
-        leaderboard.write(board)
+        rendering.write(board)
     return boards
 
 

@@ -1,4 +1,4 @@
-"""Records -> DataFrame -> CSV and Markdown. Needs neither torch nor the runs."""
+"""Records -> DataFrame: one row per method. Needs neither torch nor the runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.files import write_text
-from harness.records import LEDGER, RecordError, TestRecord
-from harness.stats import mean_and_interval
+from harness.metrics import KINDS, METRICS, title_of
+from harness.records import LEDGER, RecordError, TestRecord, read_ledger
+from harness.stats import LEVEL, holm, mean_and_interval, paired
 
-KINDS = ("concatenated", "separated")
-METRICS = ("map_at_r", "r_precision", "p_at_1")
-METRIC_TITLES = {"map_at_r": "MAP@R", "r_precision": "RP", "p_at_1": "P@1"}
+# What `indistinguishable` may say of a row.
+BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 
 # Column -> what it holds; the order of the columns, too.
 COLUMNS = {
-    "rank": "by concatenated MAP@R; naive rows have none",
+    "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",
     "method": "name of --loss, or of a naive baseline",
+    "kind": "`reproduction`: four fold models; `naive`: PCA of untrained features or of pixels",
+    "indistinguishable": (
+        f"from the best row: `{SAME}` or `{WORSE}` by a paired t-test of concatenated MAP@R over "
+        f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say"
+    ),
     **{
-        f"{metric}_{kind}{suffix}": f"{METRIC_TITLES[metric]} on the test classes, {meaning}"
+        f"{metric}_{kind}{suffix}": f"{title_of(metric)} on the test classes, {meaning}"
         for kind in KINDS
         for metric in METRICS
         for suffix, meaning in (
@@ -40,19 +44,23 @@ COLUMNS = {
     "validation_map_at_r": "mean over folds of the best validation score, in the search",
     "trials": "trials of the search that count",
     "trials_failed": "those among them that failed",
+    "trials_pruned": "those among them that were stopped early",
     "params": "best parameters, as JSON",
     "on_bound": "parameters whose best value lies on an end of its range, as JSON",
     "best_step": "steps to the best checkpoint, mean over models",
     "ms_per_step": "training time per step, mean over models",
+    "convergence_seconds": "training time to the best checkpoint, mean over models",
     "train_seconds": "training time of one model, mean",
     "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
     "device": "what it was trained on",
     "test_openings": "how often the test classes were opened for this method",
-    "queries": "test queries that count",
-    "queries_dropped": "test queries without another image of their class",
+    "queries": "test queries, with those dropped",
+    "queries_dropped": "test queries without another image of their class, left out of all scores",
+    "missing_images": "listed images that could not be read and were left out",
     "protocol": "name of the protocol",
     "dataset": "name of the data set",
     "trunk": "name of the trunk",
+    "weights": "hash of the trunk's pretrained weights; empty without any",
     "split": "hash of the class split",
     "data_fingerprint": "hash of the trainval images",
     "test_fingerprint": "hash of the test images",
@@ -60,6 +68,9 @@ COLUMNS = {
     "versions": "of Python and the libraries, as JSON",
     "command": "that wrote the last record",
 }
+
+# Whole numbers that some rows lack.
+COUNTS = ("rank", "dim_separated", "trials", "trials_failed", "trials_pruned")
 
 
 @dataclass(frozen=True)
@@ -71,69 +82,125 @@ class Leaderboard:
     problems: list[str]
 
 
+Row = list[TestRecord]
+
+
+def find_tables(results: Path) -> list[Path]:
+    """Every folder of results that has records, in the order of the names."""
+    return sorted(path.parent for path in results.glob("*/*/records"))
+
+
 def build(folder: Path) -> Leaderboard:
     """The table of one results folder, from its records alone."""
     problems: list[str] = []
-    records = []
-    for path in sorted(folder.glob("records/*/*.json")):
-        try:
-            records.append(TestRecord.read(path))
-        except RecordError as error:
-            problems.append(str(error))
+    rows = read_rows(folder, problems)
     openings = _openings(folder, problems)
-    rows = [_row(group, openings) for group in _groups(records, problems)]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    verdicts = _verdicts([row for row in rows if row[0].kind == "reproduction"])
+    frame = pd.DataFrame(
+        [
+            {**_columns(row, openings), "indistinguishable": verdicts.get(label_of(row))}
+            for row in rows
+        ],
+        columns=list(COLUMNS),
+    )
     return Leaderboard(folder, _ranked(frame), problems)
 
 
-def _groups(records: Sequence[TestRecord], problems: list[str]) -> list[list[TestRecord]]:
+def label_of(row: Row) -> str:
+    """What a row is called."""
+    return row[0].identity["method"]
+
+
+def read_rows(folder: Path, problems: list[str]) -> list[Row]:
     """The records of each row: a method's at the parameters that did best in validation."""
-    data = [_data_of(record) for record in records]
-    newest = max(zip((r.provenance["time"] for r in records), data, strict=True), default=None)
-    by_method: dict[str, dict[str, list[TestRecord]]] = defaultdict(lambda: defaultdict(list))
-    for record, measured_on in zip(records, data, strict=True):
-        if newest is not None and measured_on != newest[1]:
-            problems.append(
-                f"{record.identity['method']}, reproduction {record.repetition}: measured on "
-                "another version of the data or the split, left out"
-            )
+    found: dict[Path, TestRecord] = {}
+    for path in sorted(folder.glob("records/*/*.json")):
+        try:
+            found[path] = TestRecord.read(path)
+        except RecordError as error:
+            problems.append(str(error))
+    if not found:
+        return []
+    newest = measured_on(max(found.values(), key=lambda record: record.provenance["time"]))
+    by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
+    for path, record in found.items():
+        strange = [what for what, value in measured_on(record).items() if value != newest[what]]
+        if strange:
+            problems.append(f"{path}: measured on another {' and '.join(strange)}, left out")
             continue
         params = json.dumps(record.params, sort_keys=True)
-        by_method[record.identity["method"]][params].append(record)
-    return [max(groups.values(), key=_claim) for groups in by_method.values()]
+        by_label[label_of([record])][params].append(record)
+    return [max(by_params.values(), key=_claim) for by_params in by_label.values()]
 
 
-def _data_of(record: TestRecord) -> tuple[str, str, str]:
-    identity = record.identity
-    return identity["data_fingerprint"], identity["split"], record.test_fingerprint
+def measured_on(record: TestRecord) -> dict[str, str]:
+    """What two records must share to stand in one table, beside the protocol."""
+    return {
+        "version of the trainval images": record.identity["data_fingerprint"],
+        "class split": record.identity["split"],
+        "version of the test images": record.test_fingerprint,
+    }
 
 
-def _claim(group: Sequence[TestRecord]) -> tuple[float, float]:
+def _claim(row: Row) -> tuple[float, float]:
     """What makes a set of parameters the method's: validation score, never a test score."""
-    search = group[0].search
+    search = row[0].search
     return search.get("validation", 0.0), search.get("trials", 0)
 
 
-def _row(group: Sequence[TestRecord], openings: dict[str, int]) -> dict[str, Any]:
-    last = max(group, key=lambda record: record.provenance["time"])
+def run_of(record: TestRecord) -> tuple[int, int]:
+    """What two records share if their random streams are the same: seed and repetition."""
+    return record.identity["seed"], record.repetition
+
+
+def _verdicts(rows: Sequence[Row]) -> dict[str, str]:
+    """Row -> whether the best one is better than it, or only ahead."""
+    if not rows:
+        return {}
+    scores = [{run_of(r): r.scores["concatenated"]["map_at_r"] for r in row} for row in rows]
+    means = [np.mean(list(values.values())) for values in scores]
+    best = int(np.argmax(means))
+    verdicts = {label_of(row): UNKNOWN for row in rows} | {label_of(rows[best]): BEST}
+    tested = {}
+    for row, values in zip(rows, scores, strict=True):
+        shared = sorted(values.keys() & scores[best].keys())
+        p_value = paired([scores[best][run] - values[run] for run in shared]).t_test
+        if row is not rows[best] and p_value is not None:
+            tested[label_of(row)] = p_value
+    for label, p_value in zip(tested, holm(list(tested.values())), strict=True):
+        verdicts[label] = WORSE if p_value < LEVEL else SAME
+    return verdicts
+
+
+def _columns(row: Row, openings: dict[str, int]) -> dict[str, Any]:
+    last = max(row, key=lambda record: record.provenance["time"])
     identity, search = last.identity, last.search
-    folds = [fold for record in group for fold in record.folds]
-    row: dict[str, Any] = {
-        "method": identity["method"],
-        **_scores(group),
-        **{f"dim_{kind}": last.dims[kind] for kind in KINDS},
-        "reproductions": len(group),
+    searched = bool(search)
+    folds = [fold for record in row for fold in record.folds]
+    asked = search.get("asked", {"trials": 0, "reproductions": 0})
+    return {
+        "method": label_of(row),
+        "kind": last.kind,
+        **_scores(row),
+        **{f"dim_{kind}": last.dims.get(kind) for kind in KINDS},
+        "reproductions": len(row),
+        "incomplete": (
+            search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
+        ),
         "validation_map_at_r": search.get("validation"),
         "trials": search.get("trials"),
         "trials_failed": search.get("failed"),
+        "trials_pruned": search.get("pruned", 0) if searched else None,
         "params": json.dumps(last.params, sort_keys=True),
         "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
         "test_openings": openings[identity["method"]],
         "queries": last.queries,
         "queries_dropped": last.queries_dropped,
+        "missing_images": identity.get("missing_images", 0),
         "protocol": identity["protocol"]["name"],
         "dataset": identity["dataset"],
         "trunk": identity["trunk"],
+        "weights": identity.get("weights") or "",
         "split": identity["split"],
         "data_fingerprint": identity["data_fingerprint"],
         "test_fingerprint": last.test_fingerprint,
@@ -141,13 +208,9 @@ def _row(group: Sequence[TestRecord], openings: dict[str, int]) -> dict[str, Any
         "versions": json.dumps(
             {"python": last.provenance["python"], **last.provenance["versions"]}, sort_keys=True
         ),
-        "command": last.provenance["command"],
+        "command": last.provenance["command"].replace("\n", " "),
+        **(_cost(folds) if folds else {}),
     }
-    asked = search.get("asked", {"trials": 0, "reproductions": 0})
-    row["incomplete"] = (
-        search.get("trials", 0) < asked["trials"] or len(group) < asked["reproductions"]
-    )
-    return {**row, **_cost(folds)} if folds else row
 
 
 def _commit(provenance: dict[str, Any]) -> str:
@@ -156,21 +219,25 @@ def _commit(provenance: dict[str, Any]) -> str:
     return provenance["commit"] + ("" if provenance["clean"] else "+")
 
 
-def _scores(group: Sequence[TestRecord]) -> dict[str, float]:
+def _scores(row: Row) -> dict[str, float]:
     values = {}
     for kind in KINDS:
         for metric in METRICS:
-            scores = [record.scores[kind][metric] for record in group]
-            mean, half_width = mean_and_interval(scores)
-            values[f"{metric}_{kind}"] = mean
-            values[f"{metric}_{kind}_ci95"] = half_width
+            scores = [record.scores[kind][metric] for record in row if kind in record.scores]
+            if scores:
+                mean, half_width = mean_and_interval(scores)
+                values[f"{metric}_{kind}"] = mean
+                values[f"{metric}_{kind}_ci95"] = half_width
     return values
 
 
 def _cost(folds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    seconds_per_step = [fold["train_seconds"] / fold["steps"] for fold in folds]
+    best_steps = [fold["best_step"] for fold in folds]
     return {
-        "best_step": np.mean([fold["best_step"] for fold in folds]),
-        "ms_per_step": np.mean([1000 * fold["train_seconds"] / fold["steps"] for fold in folds]),
+        "best_step": np.mean(best_steps),
+        "ms_per_step": 1000 * np.mean(seconds_per_step),
+        "convergence_seconds": np.mean(np.multiply(seconds_per_step, best_steps)),
         "train_seconds": np.mean([fold["train_seconds"] for fold in folds]),
         "peak_memory_mib": max(fold["peak_memory"] for fold in folds) / 2**20,
         "device": ", ".join(sorted({fold["device"] for fold in folds})),
@@ -180,94 +247,18 @@ def _cost(folds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _openings(folder: Path, problems: list[str]) -> dict[str, int]:
     """How often the ledger says that each method was tested."""
     counts: dict[str, int] = defaultdict(int)
-    path = folder / LEDGER
-    lines = path.read_text().splitlines() if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            counts[json.loads(line)["method"]] += 1
-        except (ValueError, KeyError):
-            problems.append(f"{path}, line {number}: not a ledger entry")
+    for entry in read_ledger(folder / LEDGER, problems):
+        counts[entry["method"]] += 1
     return counts
 
 
 def _ranked(frame: pd.DataFrame) -> pd.DataFrame:
-    """Best first; only methods that were trained have a rank."""
+    """Best first; only rows of four trained models have a rank."""
     frame = frame.sort_values("map_at_r_concatenated", ascending=False, ignore_index=True)
-    trained = frame["trials"].notna()
+    trained = frame["kind"] == "reproduction"
     frame.loc[trained, "rank"] = frame.loc[trained, "map_at_r_concatenated"].rank(
         ascending=False, method="min"
     )
-    for column in ("rank", "trials", "trials_failed"):
+    for column in COUNTS:
         frame[column] = frame[column].astype("Int64")
     return frame
-
-
-def write(board: Leaderboard) -> list[Path]:
-    """Write the table beside its records, at full precision and to be read; returns the files."""
-    csv, markdown = board.folder / "leaderboard.csv", board.folder / "leaderboard.md"
-    write_text(csv, board.frame.to_csv(index=False))
-    write_text(markdown, to_markdown(board.frame))
-    return [csv, markdown]
-
-
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that people read first, as text: percent with the half-width of the interval."""
-    table = pd.DataFrame({"rank": frame["rank"].astype("string").fillna("")})
-    table["method"] = frame["method"] + np.where(frame["incomplete"], " †", "")
-    for kind in KINDS:
-        size = _size(frame, kind)
-        for metric in METRICS:
-            title = f"{METRIC_TITLES[metric]} {size}"
-            column = f"{metric}_{kind}"
-            table[title] = [
-                _percent(mean, half_width)
-                for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
-            ]
-    table["validation MAP@R"] = [_percent(value) for value in frame["validation_map_at_r"]]
-    table["trials"] = frame["trials"].astype("string").fillna("")
-    table["n"] = frame["reproductions"].astype("string")
-    return table
-
-
-def _size(frame: pd.DataFrame, kind: str) -> int:
-    """Embedding size of the trained rows; a naive row may have fewer dimensions to offer."""
-    return int(frame[f"dim_{kind}"].max())
-
-
-def _percent(value: float | None, half_width: float = float("nan")) -> str:
-    if value is None or np.isnan(value):
-        return ""
-    interval = "" if np.isnan(half_width) else f" ± {100 * half_width:.2f}"
-    return f"{100 * value:.2f}{interval}"
-
-
-def to_markdown(frame: pd.DataFrame) -> str:
-    """The table with what it measures above and how to read it below."""
-    table = shown(frame)
-    lines = [
-        title_of(frame),
-        "",
-        f"| {' | '.join(table.columns)} |",
-        f"|{'---|' * len(table.columns)}",
-        *(f"| {' | '.join(row)} |" for row in table.astype(str).to_numpy()),
-        "",
-        *notes_on(frame),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def title_of(frame: pd.DataFrame) -> str:
-    first = frame.iloc[0]
-    return f"# {first['dataset']}, {first['trunk']}, protocol `{first['protocol']}`"
-
-
-def notes_on(frame: pd.DataFrame) -> list[str]:
-    """What a reader must know to read the table right."""
-    together, single = (_size(frame, kind) for kind in KINDS)
-    notes = [
-        "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
-        f"{together}: embeddings of the four fold models side by side. {single}: mean of the four.",
-    ]
-    if frame["incomplete"].any():
-        notes.append("† fewer trials or reproductions than the protocol asks for.")
-    return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 import subprocess
@@ -13,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
+from harness.errors import HarnessError
 from harness.files import append_line, read_json, write_json
 
 PACKAGES = (
@@ -22,7 +24,7 @@ PACKAGES = (
 LEDGER = "test_openings.jsonl"
 
 
-class RecordError(Exception):
+class RecordError(HarnessError):
     """A record that cannot be used, with its file and the reason."""
 
 
@@ -167,3 +169,18 @@ def note_test_opening(results: Path, method: str, params_digest: str, repetition
         "command": _command(),
     }
     append_line(results / LEDGER, entry)
+
+
+def read_ledger(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """The entries of a ledger; lines that are none are named."""
+    entries = []
+    lines = path.read_text().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            entry["method"], entry["params"], entry["repetition"]
+        except (ValueError, KeyError, TypeError):
+            problems.append(f"{path}, line {number}: not a ledger entry")
+            continue
+        entries.append(entry)
+    return entries

@@ -10,6 +10,7 @@ import sys
 import typer
 
 from harness.cli.evaluate import evaluate
+from harness.cli.leaderboard import leaderboard
 from harness.cli.listing import list_
 from harness.cli.search import search
 from harness.cli.train import train
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(search)
 app.command("eval")(evaluate)
+app.command()(leaderboard)
 app.command()(train)
 app.command("list")(list_)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Any
-
+from harness.cli.leaderboard import show_tables
 from harness.cli.options import (
     ConfigFile,
     DataRoot,
@@ -49,37 +46,8 @@ def evaluate(
     harness eval --loss proxyanchor --dataset glyphs
     """
     values = read_values(config, set_, locals())
-    from harness import leaderboard
     from harness.evaluation import evaluate as run_evaluation
 
     with progress(verbose) as listener:
         done = run_evaluation([*(loss or []), *(more or [])], values, listener)
-    problems = list(done.problems)
-    for table in done.tables:
-        board = leaderboard.build(table)
-        files = leaderboard.write(board)
-        _print_leaderboard(board, files)
-        problems.extend(board.problems)
-    for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
-
-
-def _print_leaderboard(board: Any, files: list[Path]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from harness.leaderboard import notes_on, shown, title_of
-
-    table = Table(title=title_of(board.frame).lstrip("# "), title_justify="left")
-    rows = shown(board.frame)
-    for column in rows.columns:
-        left = column in ("method",)
-        table.add_column(column, justify="left" if left else "right", overflow="fold")
-    for row in rows.astype(str).to_numpy():
-        table.add_row(*row)
-    # A terminal wraps what does not fit; a file has room for the whole table.
-    width = None if sys.stdout.isatty() else 200
-    Console(width=width).print(table)
-    for note in notes_on(board.frame):
-        print(note)
-    print("files: " + ", ".join(str(path) for path in files))
+    show_tables(done.tables, done.problems)

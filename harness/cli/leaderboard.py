@@ -1,0 +1,85 @@
+"""`harness leaderboard`: the tables, made again from their records; and how a table is printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli.options import ResultsDir
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.leaderboard import Leaderboard
+
+# A terminal that is narrower than the whole table gets these columns of it.
+NARROW = ("rank", "method", "MAP@R", "P@1", "n")
+
+
+def leaderboard(results_dir: ResultsDir = None) -> None:
+    """Make every table in --results-dir again from its records, and print it.
+
+    Opens no images and trains nothing.
+
+    harness leaderboard
+
+    harness leaderboard --results-dir their/results
+    """
+    from harness.leaderboard import find_tables
+
+    results = Path(results_dir or "results")
+    tables = find_tables(results)
+    if not tables:
+        raise HarnessError(
+            f"no records in {results}: they lie in PROTOCOL/DATASET-TRUNK/records there\n"
+            "  `harness eval` writes them; --results-dir says where they are"
+        )
+    show_tables(tables)
+
+
+def show_tables(tables: Iterable[Path], problems: Iterable[str] = ()) -> None:
+    """Write and print tables, then everything that could not enter them."""
+    from harness import rendering
+    from harness.leaderboard import build
+
+    problems = list(problems)
+    for folder in tables:
+        board = build(folder)
+        problems.extend(board.problems)
+        if len(board.frame):
+            files = rendering.write(board)
+            _print_board(board, files)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+
+
+def _print_board(board: Leaderboard, files: list[Path]) -> None:
+    from harness.rendering import heading, notes_on, shown
+
+    print_table(shown(board.frame), heading(board.frame), NARROW)
+    for note in notes_on(board.frame):
+        print(note)
+    names = ", ".join(path.name for path in files)
+    print(f"files in {board.folder}: {names}\n")
+
+
+def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) -> None:
+    """A table on the terminal; if it is too narrow, only columns that begin with a narrow name."""
+    from rich.console import Console
+    from rich.table import Table
+
+    # A file has room for the whole table.
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    widths = [max(len(c), *rows[c].str.len(), 0) + 3 for c in rows.columns]
+    if narrow and sum(widths) > console.width:
+        rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
+    table = Table(title=title, title_justify="left")
+    for column in rows.columns:
+        left = column in ("method", "parameters", "source")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
+    for row in rows.astype(str).to_numpy():
+        table.add_row(*row)
+    console.print(table)
