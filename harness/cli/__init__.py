@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from harness.cli.compare import compare
 from harness.cli.evaluate import evaluate
 from harness.cli.leaderboard import leaderboard
 from harness.cli.listing import list_
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(search)
 app.command("eval")(evaluate)
 app.command()(leaderboard)
+app.command()(compare)
 app.command()(train)
 app.command("list")(list_)
 

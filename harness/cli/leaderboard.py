@@ -78,7 +78,7 @@ def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) ->
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
     table = Table(title=title, title_justify="left")
     for column in rows.columns:
-        left = column in ("method", "parameters", "source")
+        left = column in ("method", "pair", "parameters", "source")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
     for row in rows.astype(str).to_numpy():
         table.add_row(*row)
