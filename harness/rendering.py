@@ -65,6 +65,28 @@ def percent(value: float | None, half_width: float = float("nan")) -> str:
     return f"{100 * value:.2f}{interval}"
 
 
+def beside_shown(rows: pd.DataFrame) -> pd.DataFrame:
+    """Ours and published values as text."""
+
+    def numbers(name: str, sign: str = "") -> list[str]:
+        pairs = zip(rows[name], rows[f"{name}_ci95"], strict=True)
+        return [f"{v:{sign}.2f}" + (f" ± {h:.2f}" if h == h else "") for v, h in pairs]
+
+    return pd.DataFrame(
+        {
+            "method": rows["method"],
+            "score": [
+                f"{title_of(metric)} {kind}"
+                for metric, kind in zip(rows["metric"], rows["embedding"], strict=True)
+            ],
+            "ours": numbers("ours"),
+            "published": numbers("published"),
+            "difference": numbers("difference", "+"),
+            "protocol": rows["protocol_variant"],
+        }
+    )
+
+
 def to_markdown(frame: pd.DataFrame) -> str:
     """The table with what it measures above and how to read it below."""
     lines = [f"# {heading(frame, '`')}", "", *markdown_table(shown(frame)), "", *notes_on(frame)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.cli.leaderboard import show_tables
+from pathlib import Path
+
+from harness.cli.leaderboard import Published, show_tables
 from harness.cli.options import (
     ConfigFile,
     DataRoot,
@@ -37,6 +39,7 @@ def evaluate(
     results_dir: ResultsDir = None,
     config: ConfigFile = None,
     set_: Set = None,
+    published: Published = False,
     verbose: Verbose = False,
 ) -> None:
     """Train the best parameters again with new seeds, open the test classes, write the tables.
@@ -46,8 +49,10 @@ def evaluate(
     harness eval --loss proxyanchor --dataset glyphs
     """
     values = read_values(config, set_, locals())
+    from harness.config import RunConfig
     from harness.evaluation import evaluate as run_evaluation
 
     with progress(verbose) as listener:
         done = run_evaluation([*(loss or []), *(more or [])], values, listener)
-    show_tables(done.tables, done.problems)
+    results = Path(values.get("results_dir", RunConfig.results_dir))
+    show_tables(done.tables, results, published, done.problems)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from harness.cli.options import ResultsDir
 from harness.errors import HarnessError
@@ -19,14 +21,19 @@ if TYPE_CHECKING:
 NARROW = ("rank", "method", "MAP@R", "P@1", "n")
 
 
-def leaderboard(results_dir: ResultsDir = None) -> None:
+Published = Annotated[
+    bool, typer.Option("--published", help="Put the papers' numbers beside ours.")
+]
+
+
+def leaderboard(results_dir: ResultsDir = None, published: Published = False) -> None:
     """Make every table in --results-dir again from its records, and print it.
 
     Opens no images and trains nothing.
 
     harness leaderboard
 
-    harness leaderboard --results-dir their/results
+    harness leaderboard --results-dir their/results --published
     """
     from harness.leaderboard import find_tables
 
@@ -37,14 +44,18 @@ def leaderboard(results_dir: ResultsDir = None) -> None:
             f"no records in {results}: they lie in PROTOCOL/DATASET-TRUNK/records there\n"
             "  `harness eval` writes them; --results-dir says where they are"
         )
-    show_tables(tables)
+    show_tables(tables, results, published)
 
 
-def show_tables(tables: Iterable[Path], problems: Iterable[str] = ()) -> None:
+def show_tables(
+    tables: Iterable[Path], results: Path, published: bool = False, problems: Iterable[str] = ()
+) -> None:
     """Write and print tables, then everything that could not enter them."""
     from harness import rendering
     from harness.leaderboard import build
+    from harness.published import find_folder
 
+    numbers = find_folder(results) if published else None
     problems = list(problems)
     for folder in tables:
         board = build(folder)
@@ -52,6 +63,8 @@ def show_tables(tables: Iterable[Path], problems: Iterable[str] = ()) -> None:
         if len(board.frame):
             files = rendering.write(board)
             _print_board(board, files)
+            if numbers is not None:
+                _print_beside(folder, numbers)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
 
@@ -66,20 +79,38 @@ def _print_board(board: Leaderboard, files: list[Path]) -> None:
     print(f"files in {board.folder}: {names}\n")
 
 
+def _print_beside(table: Path, numbers: Path) -> None:
+    """Ours and the papers', and a file of both."""
+    from harness.files import write_text
+    from harness.published import beside
+    from harness.rendering import beside_shown
+
+    found = beside(table, numbers)
+    if len(found.rows):
+        path = table / "published.csv"
+        write_text(path, found.rows.to_csv(index=False))
+        print_table(beside_shown(found.rows), "Ours and published, in percent")
+        print("± of the difference: of ours and theirs together, or of ours if they give none.")
+        print(f"file: {path}\n")
+    for reason in found.differences:
+        print(f"published: {reason}")
+
+
 def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) -> None:
     """A table on the terminal; if it is too narrow, only columns that begin with a narrow name."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     # A file has room for the whole table.
     console = Console(width=None if sys.stdout.isatty() else 200)
     widths = [max(len(c), *rows[c].str.len(), 0) + 3 for c in rows.columns]
     if narrow and sum(widths) > console.width:
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")  # as it stands: brackets are no markup
     for column in rows.columns:
         left = column in ("method", "pair", "parameters", "source")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
     for row in rows.astype(str).to_numpy():
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console.print(table)
