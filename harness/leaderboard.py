@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics import KINDS, METRICS, title_of
-from harness.records import LEDGER, RecordError, TestRecord, read_ledger
+from harness.records import (
+    LEDGER,
+    MetricsRecord,
+    RecordError,
+    TestRecord,
+    read_ledger,
+    read_record,
+)
 from harness.stats import LEVEL, holm, mean_and_interval, paired
 
 # What `indistinguishable` may say of a row.
@@ -113,12 +120,11 @@ def label_of(row: Row) -> str:
 
 def read_rows(folder: Path, problems: list[str]) -> list[Row]:
     """The records of each row: a method's at the parameters that did best in validation."""
-    found: dict[Path, TestRecord] = {}
-    for path in sorted(folder.glob("records/*/*.json")):
-        try:
-            found[path] = TestRecord.read(path)
-        except RecordError as error:
-            problems.append(str(error))
+    found = {
+        path: record
+        for path, record in read_records(folder, problems).items()
+        if isinstance(record, TestRecord)
+    }
     if not found:
         return []
     newest = measured_on(max(found.values(), key=lambda record: record.provenance["time"]))
@@ -133,7 +139,18 @@ def read_rows(folder: Path, problems: list[str]) -> list[Row]:
     return [max(by_params.values(), key=_claim) for by_params in by_label.values()]
 
 
-def measured_on(record: TestRecord) -> dict[str, str]:
+def read_records(folder: Path, problems: list[str]) -> dict[Path, TestRecord | MetricsRecord]:
+    """Every record of a table that can be read, by its file; the others are named."""
+    found = {}
+    for path in sorted(folder.glob("records/*/*.json")):
+        try:
+            found[path] = read_record(path)
+        except RecordError as error:
+            problems.append(str(error))
+    return found
+
+
+def measured_on(record: TestRecord | MetricsRecord) -> dict[str, str]:
     """What two records must share to stand in one table, beside the protocol."""
     return {
         "version of the trainval images": record.identity["data_fingerprint"],

@@ -110,6 +110,29 @@ class TestRecord(Record):
     class_queries: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class MetricsRecord(Record):
+    """More metrics of a run that was tested before; what its TestRecord says stays as it is.
+
+    Attributes:
+        kind: that of the run.
+        scores: "concatenated" and "separated" -> metric -> value.
+    """
+
+    kind: str
+    identity: dict[str, Any]
+    params: dict[str, Any]
+    repetition: int
+    scores: dict[str, dict[str, float]]
+    test_fingerprint: str
+    provenance: dict[str, Any]
+
+
+def read_record(path: Path) -> TestRecord | MetricsRecord:
+    """A file of a records folder, by what its name says it is."""
+    return MetricsRecord.read(path) if ".metrics." in path.name else TestRecord.read(path)
+
+
 def provenance() -> dict[str, Any]:
     """How and with what this process came to its result."""
     commit, clean = _commit()

@@ -13,6 +13,7 @@ from harness.cli.compare import compare
 from harness.cli.evaluate import evaluate
 from harness.cli.leaderboard import leaderboard
 from harness.cli.listing import list_
+from harness.cli.merge import merge
 from harness.cli.published import tables
 from harness.cli.search import search
 from harness.cli.train import train
@@ -31,6 +32,7 @@ app.command("eval")(evaluate)
 app.command()(leaderboard)
 app.command()(compare)
 app.command()(tables)
+app.command()(merge)
 app.command()(train)
 app.command("list")(list_)
 
