@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from harness import registry, retrieval
-from harness.classwise import class_means, count_queries
+from harness import registry
 from harness.config import RunConfig, load_config
 from harness.device import choose_device
 from harness.embed import concatenate, embed_with
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, digest_of
+from harness.heads import Model
 from harness.naive import evaluate_naive
+from harness.on_demand import add_metrics, missing_metrics
 from harness.progress import Event, Listener, ignore
-from harness.records import FoldRecord, TestRecord, note_test_opening, provenance
+from harness.records import (
+    FoldRecord,
+    RecordError,
+    TestRecord,
+    note_test_opening,
+    provenance,
+)
+from harness.scoring import TestEmbeddings, score
 from harness.study import CONFIG, JOURNAL, Study
 from harness.trainer import Progress, TrainingFailed
 from harness.trial import cpu_threads, find_fold, load_model, run_fold
@@ -32,11 +39,18 @@ FILTERS = ("loss", "dataset", "protocol", "trunk")
 
 @dataclass(frozen=True)
 class Job:
-    """One method to reproduce: its config, its best parameters, what the search says of them."""
+    """One method to reproduce.
+
+    Attributes:
+        params: the best ones.
+        search: what the search says of them.
+        metrics: to be measured beside those of every test.
+    """
 
     config: RunConfig
     params: dict[str, Any]
     search: dict[str, Any]
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,15 +67,19 @@ class Evaluated:
 
 
 def evaluate(
-    losses: Sequence[str], values: Mapping[str, Any], listener: Listener = ignore
+    losses: Sequence[str],
+    values: Mapping[str, Any],
+    listener: Listener = ignore,
+    metrics: tuple[str, ...] = (),
 ) -> Evaluated:
     """Evaluate finished searches: those of `losses`, or all; finished work is not repeated.
 
     Args:
         values: config values the user gave; those in FILTERS pick, the others say how to run.
+        metrics: to be measured beside those of every test, from the weights that were kept.
     """
     problems: list[str] = []
-    jobs = list(_find_jobs(losses, values, problems))
+    jobs = [replace(job, metrics=metrics) for job in _find_jobs(losses, values, problems)]
     if not jobs:
         raise HarnessError(_nothing_found(losses, values, problems))
     experiments = [build_experiment(job.config) for job in jobs]
@@ -74,12 +92,12 @@ def evaluate(
             problems.append(f"{event.method}, reproduction {event.unit}: {event.message}")
         listener(event)
 
-    if any(not _finished(e, job.params) for e, job in zip(experiments, jobs, strict=True)):
+    if any(not _finished(e, job) for e, job in zip(experiments, jobs, strict=True)):
         count = worker_count(config, threads, models)
         run_workers(work, jobs, config.device, count, threads, heard)
     tables = {e.results: e for e in experiments}
     for experiment in tables.values():
-        evaluate_naive(experiment, lambda name: listener(Event("tested", name)))
+        evaluate_naive(experiment, lambda name: listener(Event("tested", name)), metrics)
     return Evaluated(list(tables), problems)
 
 
@@ -132,14 +150,20 @@ def _nothing_found(
 
 
 def record_path(experiment: Experiment, params: Mapping[str, Any], repetition: int) -> Path:
-    digest = digest_of({"identity": experiment.identity(), "params": dict(params)})
-    name = f"{digest}-{repetition:02d}.json"
+    name = f"{_run_digest(experiment, params)}-{repetition:02d}.json"
     return experiment.results / "records" / experiment.method.name / name
 
 
-def _finished(experiment: Experiment, params: Mapping[str, Any]) -> bool:
-    repetitions = range(1, experiment.reproductions + 1)
-    return all(record_path(experiment, params, r).exists() for r in repetitions)
+def _run_digest(experiment: Experiment, params: Mapping[str, Any]) -> str:
+    return digest_of({"identity": experiment.identity(), "params": dict(params)})
+
+
+def _finished(experiment: Experiment, job: Job) -> bool:
+    paths = [
+        record_path(experiment, job.params, repetition)
+        for repetition in range(1, experiment.reproductions + 1)
+    ]
+    return all(path.exists() and not missing_metrics(path, job.metrics) for path in paths)
 
 
 def work(jobs: list[Job], device: str, listener: Listener) -> None:
@@ -147,54 +171,60 @@ def work(jobs: list[Job], device: str, listener: Listener) -> None:
     for job in jobs:
         experiment = build_experiment(job.config.updated({"device": device}))
         for repetition in range(1, experiment.reproductions + 1):
-            if record_path(experiment, job.params, repetition).exists():
-                continue
-            for fold in range(len(experiment.split.folds)):
-                _train(experiment, job, fold, repetition, listener)
-            _test_if_ready(experiment, job, repetition, listener)
+            try:
+                _reproduce(experiment, job, repetition, listener)
+            except HarnessError as error:  # of this run alone: the others go on
+                _say(experiment, "model", repetition, listener, message=str(error))
+
+
+def _reproduce(experiment: Experiment, job: Job, repetition: int, listener: Listener) -> None:
+    path = record_path(experiment, job.params, repetition)
+    if not path.exists():
+        for fold in range(len(experiment.split.folds)):
+            _train(experiment, job, fold, repetition, listener)
+        _test_if_ready(experiment, job, repetition, listener)
+    with cpu_threads(experiment.protocol.threads):
+        add_metrics(
+            path,
+            job.metrics,
+            lambda: embed_test(experiment, job.params, repetition),
+            experiment.runs,
+        )
+
+
+def _say(
+    experiment: Experiment, kind: str, repetition: int, listener: Listener, **values: Any
+) -> None:
+    name, total = experiment.method.name, experiment.reproductions
+    listener(Event(kind, name, unit=repetition, units=total, **values))
 
 
 def _train(
     experiment: Experiment, job: Job, fold: int, repetition: int, listener: Listener
 ) -> None:
-    name, total = experiment.method.name, experiment.reproductions
-
     def validated(fold: int, progress: Progress) -> None:
-        listener(
-            Event(
-                "validation",
-                name,
-                unit=repetition,
-                units=total,
-                fold=fold,
-                step=progress.step,
-                max_steps=experiment.protocol.max_steps,
-                score=progress.best_score,
-            )
+        _say(
+            experiment,
+            "validation",
+            repetition,
+            listener,
+            fold=fold,
+            step=progress.step,
+            max_steps=experiment.protocol.max_steps,
+            score=progress.best_score,
         )
 
+    done: dict[str, Any]
     try:
         record = run_fold(
             experiment, job.params, fold, repetition, validated, keep_weights=True, wait=False
         )
+        done = {"score": record.best_score, "seconds": record.seconds}
     except Timeout:  # another worker is at it
         return
-    except TrainingFailed as failure:
-        listener(
-            Event("model", name, unit=repetition, units=total, fold=fold, message=str(failure))
-        )
-        return
-    listener(
-        Event(
-            "model",
-            name,
-            unit=repetition,
-            units=total,
-            fold=fold,
-            score=record.best_score,
-            seconds=record.seconds,
-        )
-    )
+    except (TrainingFailed, RecordError) as failure:
+        done = {"message": str(failure)}
+    _say(experiment, "model", repetition, listener, fold=fold, **done)
 
 
 def _test_if_ready(experiment: Experiment, job: Job, repetition: int, listener: Listener) -> None:
@@ -214,64 +244,67 @@ def _test_if_ready(experiment: Experiment, job: Job, repetition: int, listener: 
             record.write(path)
     except Timeout:  # another worker is at it
         return
-    score = record.scores["concatenated"]["map_at_r"]
-    total = experiment.reproductions
-    listener(Event("tested", experiment.method.name, unit=repetition, units=total, score=score))
+    reached = record.scores["concatenated"]["map_at_r"]
+    _say(experiment, "tested", repetition, listener, score=reached)
 
 
 def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRecord]) -> TestRecord:
-    method, protocol = experiment.method, experiment.protocol
-    identity = experiment.identity()
-    digest = digest_of({"identity": identity, "params": job.params})
-    note_test_opening(experiment.results, method.name, digest, repetition)
-    device = choose_device(experiment.config.device)
-    store = experiment.open_part("test")
-    indices = experiment.indices_of(experiment.split.test)
-    classes = experiment.listing.labels[indices]
-    labels = torch.from_numpy(classes).to(device)
-    with cpu_threads(protocol.threads):
-        embeddings = [
-            embed_with(
-                load_model(experiment, job.params, fold.fold, repetition, device),
-                store,
-                indices,
-                protocol.crop,
-                device,
-                method.normalizer,
-            )
-            for fold in folds
-        ]
-        separated = [retrieval.evaluate(embedded, labels) for embedded in embeddings]
-        together = retrieval.evaluate(concatenate(embeddings, method.normalizer), labels)
+    with cpu_threads(experiment.protocol.threads):
+        scored = score(embed_test(experiment, job.params, repetition))
     return TestRecord(
         kind="reproduction",
-        identity=identity,
+        identity=experiment.identity(),
         params=job.params,
         repetition=repetition,
-        dims={
-            "concatenated": protocol.embedding_size * len(folds),
-            "separated": protocol.embedding_size,
-        },
-        scores={
-            "concatenated": together.values,
-            "separated": {
-                metric: float(np.mean([scores.values[metric] for scores in separated]))
-                for metric in together.values
-            },
-        },
-        separated=[scores.values for scores in separated],
-        queries=together.queries,
-        queries_dropped=together.queries_dropped,
-        test_fingerprint=store.fingerprint,
         folds=[_without(asdict(fold), "identity", "history", "params") for fold in folds],
         search=job.search,
         provenance=provenance(),
-        per_class={
-            "concatenated": class_means([together.per_query], classes),
-            "separated": class_means([scores.per_query for scores in separated], classes),
-        },
-        class_queries=count_queries(together.per_query, classes),
+        **scored,
     )
+
+
+def embed_test(
+    experiment: Experiment, params: Mapping[str, Any], repetition: int
+) -> TestEmbeddings:
+    """Open the test classes, as the fold models of a reproduction see them."""
+    method, protocol = experiment.method, experiment.protocol
+    device = choose_device(experiment.config.device)
+    models = [
+        _load(experiment, params, fold, repetition, device)
+        for fold in range(len(experiment.split.folds))
+    ]
+    note_test_opening(experiment.results, method.name, _run_digest(experiment, params), repetition)
+    store = experiment.open_part("test")
+    indices = experiment.indices_of(experiment.split.test)
+    embeddings = [
+        embed_with(model, store, indices, protocol.crop, device, method.normalizer)
+        for model in models
+    ]
+    return TestEmbeddings(
+        kinds={
+            "concatenated": [concatenate(embeddings, method.normalizer)],
+            "separated": embeddings,
+        },
+        labels=experiment.listing.labels[indices],
+        fingerprint=store.fingerprint,
+    )
+
+
+def _load(
+    experiment: Experiment,
+    params: Mapping[str, Any],
+    fold: int,
+    repetition: int,
+    device: torch.device,
+) -> Model:
+    try:
+        return load_model(experiment, params, fold, repetition, device)
+    except Exception as error:  # whatever torch makes of a broken file
+        folder = experiment.run_dir(params, fold, repetition)
+        raise HarnessError(
+            f"the weights of fold {fold} in {folder} cannot be read ({type(error).__name__}); "
+            "move that folder away to train it again"
+        ) from None
 
 
 def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from harness.metrics import KINDS, METRICS, title_of
+from harness.metrics import KINDS, LENGTHS, METRICS, MORE, title_of
 from harness.records import (
     LEDGER,
     MetricsRecord,
@@ -26,8 +26,8 @@ from harness.stats import LEVEL, holm, mean_and_interval, paired
 # What `indistinguishable` may say of a row.
 BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 
-# Column -> what it holds; the order of the columns, too.
-COLUMNS = {
+# Column -> what it holds, before and behind the scores; the order of the columns, too.
+BEFORE = {
     "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",
     "method": "name of --loss, or of a naive baseline",
     "kind": "`reproduction`: four fold models; `naive`: PCA of untrained features or of pixels",
@@ -35,15 +35,8 @@ COLUMNS = {
         f"from the best row: `{SAME}` or `{WORSE}` by a paired t-test of concatenated MAP@R over "
         f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say"
     ),
-    **{
-        f"{metric}_{kind}{suffix}": f"{title_of(metric)} on the test classes, {meaning}"
-        for kind in KINDS
-        for metric in METRICS
-        for suffix, meaning in (
-            ("", f"{kind}: mean over reproductions, 0 to 1"),
-            ("_ci95", f"{kind}: half the width of its 95 % t-interval"),
-        )
-    },
+}
+BEHIND = {
     "dim_concatenated": "size of the concatenated embedding",
     "dim_separated": "size of one model's embedding",
     "reproductions": "n of the means and intervals; the run that the search chose is not in it",
@@ -76,6 +69,27 @@ COLUMNS = {
     "command": "that wrote the last record",
 }
 
+
+def columns_of(metrics: Sequence[str]) -> dict[str, str]:
+    """Every column of a table with these metrics, and what it holds."""
+    scores = {}
+    for kind in KINDS:
+        for metric in metrics:
+            name = f"{title_of(metric)} on the test classes, {kind}"
+            more = f" ({MORE[metric]})" if metric in MORE else ""
+            unit = "" if metric in LENGTHS else ", 0 to 1"
+            scores[f"{metric}_{kind}"] = f"{name}: mean over reproductions{unit}{more}"
+            scores[f"{metric}_{kind}_ci95"] = f"{name}: half the width of its 95 % t-interval"
+    return {**BEFORE, **scores, **BEHIND}
+
+
+def metrics_in(frame: pd.DataFrame) -> list[str]:
+    """The metrics of a table: those of every test, then those that were asked for."""
+    suffix = "_concatenated"
+    names = [name.removesuffix(suffix) for name in frame.columns if name.endswith(suffix)]
+    return [name for name in names if name != "dim"]
+
+
 # Whole numbers that some rows lack.
 COUNTS = ("rank", "dim_separated", "trials", "trials_failed", "trials_pruned")
 
@@ -103,14 +117,22 @@ def build(folder: Path) -> Leaderboard:
     rows = read_rows(folder, problems)
     openings = _openings(folder, problems)
     verdicts = _verdicts([row for row in rows if row[0].kind == "reproduction"])
+    more = {m for row in rows for record in row for m in record.scores["concatenated"]}
+    metrics = [*METRICS, *sorted(more - set(METRICS), key=_place)]
     frame = pd.DataFrame(
         [
             {**_columns(row, openings), "indistinguishable": verdicts.get(label_of(row))}
             for row in rows
         ],
-        columns=list(COLUMNS),
+        columns=list(columns_of(metrics)),
     )
     return Leaderboard(folder, _ranked(frame), problems)
+
+
+def _place(metric: str) -> tuple[bool, int, str]:
+    """Recalls first, by rank."""
+    rank = metric.removeprefix("recall_at_")
+    return (False, int(rank), "") if rank.isdigit() else (True, 0, metric)
 
 
 def label_of(row: Row) -> str:
@@ -120,13 +142,11 @@ def label_of(row: Row) -> str:
 
 def read_rows(folder: Path, problems: list[str]) -> list[Row]:
     """The records of each row: a method's at the parameters that did best in validation."""
-    found = {
-        path: record
-        for path, record in read_records(folder, problems).items()
-        if isinstance(record, TestRecord)
-    }
+    records = read_records(folder, problems)
+    found = {path: r for path, r in records.items() if isinstance(r, TestRecord)}
     if not found:
         return []
+    found = _with_metrics(found, [r for r in records.values() if isinstance(r, MetricsRecord)])
     newest = measured_on(max(found.values(), key=lambda record: record.provenance["time"]))
     by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
     for path, record in found.items():
@@ -137,6 +157,29 @@ def read_rows(folder: Path, problems: list[str]) -> list[Row]:
         params = json.dumps(record.params, sort_keys=True)
         by_label[label_of([record])][params].append(record)
     return [max(by_params.values(), key=_claim) for by_params in by_label.values()]
+
+
+def _with_metrics(
+    found: dict[Path, TestRecord], more: Sequence[MetricsRecord]
+) -> dict[Path, TestRecord]:
+    """The records with the scores that were measured on demand among the others."""
+    scores: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for record in more:
+        for kind, values in record.scores.items():
+            scores[key_of(record)][kind] |= values
+    return {
+        path: replace(
+            record,
+            scores={k: {**v, **scores[key_of(record)][k]} for k, v in record.scores.items()},
+        )
+        for path, record in found.items()
+    }
+
+
+def key_of(record: TestRecord | MetricsRecord) -> str:
+    """What two records share if they are of the same run, whatever their files are called."""
+    parts = [record.kind, record.identity, record.params, record.repetition]
+    return json.dumps(parts, sort_keys=True)
 
 
 def read_records(folder: Path, problems: list[str]) -> dict[Path, TestRecord | MetricsRecord]:
@@ -239,12 +282,11 @@ def _commit(provenance: dict[str, Any]) -> str:
 def _scores(row: Row) -> dict[str, float]:
     values = {}
     for kind in KINDS:
-        for metric in METRICS:
-            scores = [record.scores[kind][metric] for record in row if kind in record.scores]
-            if scores:
-                mean, half_width = mean_and_interval(scores)
-                values[f"{metric}_{kind}"] = mean
-                values[f"{metric}_{kind}_ci95"] = half_width
+        for metric in {m for record in row for m in record.scores.get(kind, {})}:
+            scores = [r.scores[kind][metric] for r in row if metric in r.scores.get(kind, {})]
+            mean, half_width = mean_and_interval(scores)
+            values[f"{metric}_{kind}"] = mean
+            values[f"{metric}_{kind}_ci95"] = half_width
     return values
 
 

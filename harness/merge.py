@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.files import append_line, replacing
-from harness.leaderboard import find_tables, measured_on, read_records
+from harness.leaderboard import find_tables, key_of, measured_on, read_records
 from harness.records import LEDGER, MetricsRecord, TestRecord, read_ledger
 
 AnyRecord = TestRecord | MetricsRecord
@@ -103,11 +103,10 @@ def _meet(path: Path, record: AnyRecord, twin: Path, other: AnyRecord, done: Mer
         done.known += 1
 
 
-def _run(record: AnyRecord) -> str:
-    """What two records share if they are of the same run, whatever their files are called."""
-    metrics = sorted(record.scores["concatenated"]) if isinstance(record, MetricsRecord) else []
-    parts = [record.kind, record.identity, record.params, record.repetition, metrics]
-    return json.dumps(parts, sort_keys=True)
+def _run(record: AnyRecord) -> tuple[str, ...]:
+    """What a record measures: a run and, beside its test, metrics on demand."""
+    more = sorted(record.scores["concatenated"]) if isinstance(record, MetricsRecord) else []
+    return key_of(record), *more
 
 
 def _misplaced(record: AnyRecord, path: Path) -> str:

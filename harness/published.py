@@ -165,7 +165,8 @@ def points_of_difference(row: Row, variant: dict[Any, str]) -> list[str]:
         if name in ("protocol_variant", "note", "trials", "reproductions") or not stated:
             continue
         theirs = None if stated == "none" else stated
-        ours = protocol.get(name)
+        # The name in results tells trunks with other weights apart.
+        ours = record.identity["trunk"] if name == "trunk" else protocol.get(name)
         same = ours is theirs is None or (ours is not None and _equal(ours, theirs))
         if not same:
             points.append(f"{name} {'none' if ours is None else ours} here, {stated} there")

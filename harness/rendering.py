@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from harness.files import write_text
-from harness.leaderboard import COLUMNS, SAME, UNKNOWN, Leaderboard
-from harness.metrics import KINDS, METRICS, title_of
+from harness.leaderboard import SAME, UNKNOWN, Leaderboard, columns_of, metrics_in
+from harness.metrics import KINDS, LENGTHS, METRICS, title_of
 from harness.stats import MIN_PAIRS
 
 # Marks behind the name of a method, as Markdown and as LaTeX write them.
@@ -36,16 +36,26 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     marks = frame["method"], frame["indistinguishable"] == SAME, frame["incomplete"]
     table["method"] = [_marked(*row) for row in zip(*marks, strict=True)]
     for kind in KINDS:
-        for metric in METRICS:
-            column = f"{metric}_{kind}"
-            table[f"{title_of(metric)} {_size(frame, kind)}"] = [
-                percent(mean, half_width)
+        for metric in metrics_in(frame):
+            column, spell = f"{metric}_{kind}", length if metric in LENGTHS else percent
+            table[_title(frame, metric, kind)] = [
+                spell(mean, half_width)
                 for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
             ]
     table["validation MAP@R"] = [percent(value) for value in frame["validation_map_at_r"]]
     table["trials"] = frame["trials"].astype("string").fillna("")
     table["n"] = frame["reproductions"].astype("string")
     return table
+
+
+def on_demand(frame: pd.DataFrame) -> list[str]:
+    """The columns of `shown` that not every table has."""
+    more = [metric for metric in metrics_in(frame) if metric not in METRICS]
+    return [_title(frame, metric, kind) for kind in KINDS for metric in more]
+
+
+def _title(frame: pd.DataFrame, metric: str, kind: str) -> str:
+    return f"{title_of(metric)} {_size(frame, kind)}"
 
 
 def _marked(method: str, indistinguishable: bool, incomplete: bool) -> str:
@@ -63,6 +73,12 @@ def percent(value: float | None, half_width: float = float("nan")) -> str:
         return ""
     interval = "" if np.isnan(half_width) else f" ± {100 * half_width:.2f}"
     return f"{100 * value:.2f}{interval}"
+
+
+def length(value: float, half_width: float) -> str:
+    if np.isnan(value):
+        return ""
+    return f"{value:.3f}" + ("" if np.isnan(half_width) else f" ± {half_width:.3f}")
 
 
 def beside_shown(rows: pd.DataFrame) -> pd.DataFrame:
@@ -128,7 +144,7 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
 def to_latex(frame: pd.DataFrame) -> str:
     """A table environment to \\input; plain LaTeX, no package needed."""
     table = shown(frame)
-    scores = [f"{title_of(metric)} {_size(frame, kind)}" for kind in KINDS for metric in METRICS]
+    scores = [_title(frame, metric, kind) for kind in KINDS for metric in METRICS]
     table = table[["rank", "method", *scores, "n"]]
     titles = " & ".join(title_of(metric) for metric in METRICS)
     groups = " & ".join(
@@ -168,6 +184,7 @@ def escape(text: str) -> str:
 
 def describe_columns(frame: pd.DataFrame) -> str:
     """The data dictionary of leaderboard.csv."""
+    columns = columns_of(metrics_in(frame))
     lines = [
         "# Columns of leaderboard.csv",
         "",
@@ -176,8 +193,8 @@ def describe_columns(frame: pd.DataFrame) -> str:
         *markdown_table(
             pd.DataFrame(
                 {
-                    "column": [f"`{column}`" for column in frame.columns],
-                    "what it holds": [COLUMNS[column] for column in frame.columns],
+                    "column": [f"`{column}`" for column in columns],
+                    "what it holds": list(columns.values()),
                 }
             )
         ),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.records import TestRecord
+from harness.records import MetricsRecord, TestRecord
 
 QUERIES = [4, 2, 2]  # of three test classes
 
@@ -70,3 +70,20 @@ def put_scores(results: Path, method: str, scores: Sequence[float], **changes: A
     for repetition, score in enumerate(scores, start=1):
         path = put(results, make_record(method, repetition, score, **changes))
     return path.parent.parent.parent
+
+
+def put_metrics(path: Path, scores: dict[str, float]) -> Path:
+    """Metrics on demand for the run whose record lies at `path`; returns their file."""
+    record = TestRecord.read(path)
+    more = MetricsRecord(
+        kind=record.kind,
+        identity=record.identity,
+        params=record.params,
+        repetition=record.repetition,
+        scores={"concatenated": scores, "separated": scores},
+        test_fingerprint=record.test_fingerprint,
+        provenance=record.provenance,
+    )
+    place = path.with_name(f"{path.stem}.metrics.{'+'.join(sorted(scores))}.json")
+    more.write(place)
+    return place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ from harness.config import RunConfig, load_config
 from harness.evaluation import evaluate
 from harness.experiment import build_experiment
 from harness.images import centre_batch
-from harness.records import LEDGER, FoldRecord, TestRecord
+from harness.metrics import METRICS
+from harness.records import LEDGER, FoldRecord, MetricsRecord, TestRecord
 from harness.study import Study, search
 from harness.trial import WEIGHTS, build_model
 
@@ -58,7 +60,7 @@ def table(finished: Path) -> Path:
 def test_the_leaderboard_has_a_row_for_each_method_and_each_naive_baseline(table: Path) -> None:
     frame = pd.read_csv(table / "leaderboard.csv")
     assert set(frame["method"]) == {"proxyanchor", "ccp-c2", "untrained", "pixels"}
-    assert list(frame.columns) == list(leaderboard.COLUMNS)
+    assert list(frame.columns) == list(leaderboard.columns_of(METRICS))
     trained = frame[frame["trials"].notna()]
     assert trained["reproductions"].tolist() == [2, 2]
     assert sorted(trained["rank"]) == [1, 2]
@@ -161,6 +163,97 @@ def test_the_search_is_not_among_the_reproductions(finished: Path) -> None:
     by_repetition = {r: {f.fold for f in folds if f.repetition == r} for r in (0, 1, 2)}
     assert by_repetition == {0: {0, 1, 2, 3}, 1: {0, 1, 2, 3}, 2: {0, 1, 2, 3}}
     assert len([f for f in folds if f.repetition == 0]) == 8  # two trials
+
+
+@pytest.fixture
+def results(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the results, to which more may be added."""
+    return Path(shutil.copytree(finished / "results", tmp_path / "results"))
+
+
+def eval_into(finished: Path, results: Path, *flags: str) -> list[str]:
+    command = eval_command(finished)
+    command[command.index("--results-dir") + 1] = str(results)
+    return [*command, *flags]
+
+
+WANTED = ["--metrics", "recall@1,4", "nmi", "covering_radius", "class_distance"]
+
+
+def test_more_metrics_are_measured_from_the_kept_weights(
+    finished: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = results / FOLDER / "folder_pictures-convnet"
+    before = {path: path.read_bytes() for path in table.glob("records/*/*.json")}
+    openings = len((table / LEDGER).read_text().splitlines())
+    assert main(eval_into(finished, results, *WANTED)) == 0
+    assert "R@4 512" in capsys.readouterr().out
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    for row in ("ccp-c2", "proxyanchor", "untrained", "pixels"):
+        for kind in ("concatenated", "separated"):
+            assert frame.loc[row, f"recall_at_1_{kind}"] == pytest.approx(
+                frame.loc[row, f"p_at_1_{kind}"]
+            )
+            assert frame.loc[row, f"recall_at_4_{kind}"] >= frame.loc[row, f"recall_at_1_{kind}"]
+    assert frame[["nmi_concatenated", "covering_radius_separated"]].notna().all(axis=None)
+    # Nothing old was touched; every run has one new record, and one more opening.
+    after = {path: path.read_bytes() for path in table.glob("records/*/*.json")}
+    assert before.items() <= after.items() and len(after) == 2 * len(before)
+    assert len((table / LEDGER).read_text().splitlines()) == openings + len(before)
+    assert main(eval_into(finished, results, *WANTED)) == 0
+    assert len(list(table.glob("records/*/*.json"))) == len(after)
+
+
+def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, results: Path) -> None:
+    assert main(eval_into(finished, results, "--loss", "ccp", "--metrics", "class_distance")) == 0
+    table = results / FOLDER / "folder_pictures-convnet"
+    path = next(table.glob("records/ccp-c2/*-01.metrics.class_distance.json"))
+    record = MetricsRecord.read(path)
+    experiment = build_experiment(config_of(finished, "ccp-c2"))
+    indices = experiment.indices_of(experiment.split.test)
+    labels = torch.from_numpy(experiment.listing.labels[indices])
+    images = centre_batch(experiment.open_part("test"), indices, experiment.protocol.crop)
+    means = []
+    for fold in range(4):
+        model = build_model(experiment, record.params, seed=0).eval()
+        folder = experiment.run_dir(record.params, fold, repetition=1)
+        model.load_state_dict(torch.load(folder / WEIGHTS))
+        with torch.no_grad():
+            vectors = model(images)
+        vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1)
+        apart = labels[:, None] != labels
+        means.append(torch.cdist(vectors, vectors)[apart].mean().item())
+    assert record.scores["separated"]["class_distance"] == pytest.approx(np.mean(means), rel=1e-4)
+
+
+def test_an_unknown_metric_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--metrics", "recal@1"]) == 2
+    assert "no metric on demand named 'recal@1'. Did you mean 'recall@1" in capsys.readouterr().err
+
+
+def test_weights_that_are_gone_are_named_and_the_rest_is_measured(
+    finished: Path, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Path(shutil.copytree(finished / "runs", tmp_path / "runs"))
+    command = eval_into(finished, results, "--metrics", "nmi")
+    command[command.index("--runs-dir") + 1] = str(runs)
+    table = results / FOLDER / "folder_pictures-convnet"
+    openings = len((table / LEDGER).read_text().splitlines())
+    record = next(
+        path
+        for path in runs.glob("*/*/ccp-c2/folds/*/record.json")
+        if FoldRecord.read(path).repetition == 1
+    )
+    record.with_name(WEIGHTS).write_bytes(b"broken")
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert (
+        "warning: ccp-c2, reproduction 1: the weights of fold" in said
+        and str(record.parent) in said
+    )
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    assert frame["nmi_concatenated"].notna().all()  # of ccp-c2, from reproduction 2
+    assert len((table / LEDGER).read_text().splitlines()) == openings + 6  # of seven runs
 
 
 def test_a_saved_config_repeats_its_run(finished: Path, tmp_path: Path) -> None:
@@ -296,7 +389,8 @@ def test_a_record_of_another_version_of_the_data_is_left_out(copied: Path) -> No
     values["provenance"]["time"] = "2020-01-01T00:00:00+00:00"
     path.write_text(json.dumps(values))
     board = leaderboard.build(copied)
-    assert "another version of the data" in board.problems[0]
+    expected = f"{path}: measured on another version of the trainval images, left out"
+    assert board.problems == [expected]
     assert board.frame.set_index("method").loc["proxyanchor", "reproductions"] == 1
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_records import make_record, put, put_scores
+from made_records import make_record, put, put_metrics, put_scores
 from scipy import stats
 
 from harness import leaderboard, rendering
 from harness.cli import main
+from harness.errors import HarnessError
+from harness.metrics import METRICS, parse_metrics
 
+COLUMNS = leaderboard.columns_of(METRICS)
 BASE = [0.50, 0.52, 0.51, 0.53, 0.50, 0.52]
 
 
@@ -92,7 +95,7 @@ def test_the_csv_opens_in_pandas_with_the_right_types(table: Path) -> None:
     board = leaderboard.build(table)
     rendering.write(board)
     frame = pd.read_csv(table / "leaderboard.csv")
-    assert list(frame.columns) == list(leaderboard.COLUMNS)
+    assert list(frame.columns) == list(COLUMNS)
     for column in frame.columns:
         number = column.endswith(("_concatenated", "_separated", "_ci95", "_seconds", "_step"))
         assert not number or pd.api.types.is_numeric_dtype(frame[column]), column
@@ -107,7 +110,7 @@ def test_the_csv_is_one_line_per_row_and_quotes_its_json(tmp_path: Path) -> None
     rendering.write(leaderboard.build(table))
     text = (table / "leaderboard.csv").read_text()
     rows = list(csv.reader(text.splitlines()))
-    assert len(rows) == 3 and {len(row) for row in rows} == {len(leaderboard.COLUMNS)}
+    assert len(rows) == 3 and {len(row) for row in rows} == {len(COLUMNS)}
     assert rows[1][rows[0].index("params")] == '{"a": 1, "b": "x,y"}'
 
 
@@ -163,3 +166,31 @@ def test_tables_are_made_again_by_a_command(
 def test_no_records_are_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["leaderboard", "--results-dir", str(tmp_path)]) == 2
     assert f"no records in {tmp_path}" in capsys.readouterr().err
+
+
+def test_metrics_on_demand_join_the_run_they_belong_to(tmp_path: Path) -> None:
+    """Two of three runs have them; of one run they lie in two files."""
+    paths = [put(tmp_path, make_record("ms", repetition, 0.5)) for repetition in (1, 2, 3)]
+    put(tmp_path, make_record("plain", 1, 0.4))
+    put_metrics(paths[0], {"nmi": 0.6, "recall_at_10": 0.9})
+    put_metrics(paths[0], {"covering_radius": 0.3})
+    put_metrics(paths[1], {"nmi": 0.8, "recall_at_2": 0.7})
+    board = leaderboard.build(paths[0].parent.parent.parent)
+    assert board.problems == []
+    more = ["recall_at_2", "recall_at_10", "covering_radius", "nmi"]
+    assert leaderboard.metrics_in(board.frame) == [*METRICS, *more]
+    row = board.frame.set_index("method").loc["ms"]
+    assert row["reproductions"] == 3 and row["nmi_concatenated"] == pytest.approx(0.7)
+    assert row["covering_radius_separated"] == 0.3
+    table = rendering.shown(board.frame).set_index("method")
+    assert table.loc["ms †", "covering radius 512"] == "0.300"
+    assert table.loc["ms †", "R@10 512"] == "90.00" and table.loc["plain †", "R@10 512"] == ""
+    assert "`nmi_concatenated` | NMI on the test classes" in rendering.describe_columns(board.frame)
+
+
+def test_metrics_are_named_as_people_write_them() -> None:
+    wanted = parse_metrics(["recall@1,2", "nmi", "recall@2,10", "class_distance"])
+    assert wanted == ("recall_at_1", "recall_at_2", "nmi", "recall_at_10", "class_distance")
+    for wrong in ("recall@", "recall@0", "recall@1;2", "nmmi"):
+        with pytest.raises(HarnessError, match="no metric on demand named"):
+            parse_metrics([wrong])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from made_records import make_record, put, put_scores
+from made_records import make_record, put, put_metrics, put_scores
 
 from harness.cli import main
 from harness.errors import HarnessError
@@ -203,3 +203,14 @@ def test_the_command_makes_the_tables_again_and_fails_if_something_was_refused(
     put(theirs, make_record("ms", 1, 0.9))
     assert main(["merge", str(theirs), "--results-dir", str(ours)]) == 2
     assert "error: these records were refused:\n  " in capsys.readouterr().err
+
+
+def test_metrics_on_demand_are_merged_like_records(ours: Path, theirs: Path) -> None:
+    path = put(theirs, make_record("ms", 1, 0.5))
+    more = put_metrics(path, {"nmi": 0.6})
+    done = merge([theirs], ours)
+    assert (done.copied, done.known, done.refused) == (1, 1, [])
+    assert merge([theirs], ours).known == 2
+    put_metrics(path, {"nmi": 0.7})
+    (refused,) = merge([theirs], ours).refused
+    assert refused.startswith(f"{more}: the same run has other scores in ")

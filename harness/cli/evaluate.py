@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from harness.cli.leaderboard import Published, show_tables
 from harness.cli.options import (
@@ -24,6 +27,11 @@ from harness.cli.options import (
     read_values,
 )
 
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(help="Also recall@1,2,4,8 nmi covering_radius class_distance."),
+]
+
 
 def evaluate(
     loss: Loss = None,
@@ -39,6 +47,7 @@ def evaluate(
     results_dir: ResultsDir = None,
     config: ConfigFile = None,
     set_: Set = None,
+    metrics: Metrics = None,
     published: Published = False,
     verbose: Verbose = False,
 ) -> None:
@@ -47,12 +56,19 @@ def evaluate(
     Without flags, every search in --runs-dir; nothing is done twice.
 
     harness eval --loss proxyanchor --dataset glyphs
+
+    harness eval --metrics recall@1,2,4,8 nmi
     """
     values = read_values(config, set_, locals())
     from harness.config import RunConfig
     from harness.evaluation import evaluate as run_evaluation
+    from harness.metrics import is_metric, parse_metrics
 
+    names = [*(loss or []), *(more or [])]
+    # As losses do, metrics may stand behind one another without repeating the flag.
+    wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
+    losses = [name for name in names if name not in wanted]
     with progress(verbose) as listener:
-        done = run_evaluation([*(loss or []), *(more or [])], values, listener)
+        done = run_evaluation(losses, values, listener, parse_metrics(wanted))
     results = Path(values.get("results_dir", RunConfig.results_dir))
     show_tables(done.tables, results, published, done.problems)

@@ -70,9 +70,12 @@ def show_tables(
 
 
 def _print_board(board: Leaderboard, files: list[Path]) -> None:
-    from harness.rendering import heading, notes_on, shown
+    from harness.rendering import heading, notes_on, on_demand, shown
 
-    print_table(shown(board.frame), heading(board.frame), NARROW)
+    rows, more = shown(board.frame), on_demand(board.frame)
+    print_table(rows.drop(columns=more), heading(board.frame), NARROW)
+    if more:
+        print_table(rows[["method", *more]], "measured on demand")
     for note in notes_on(board.frame):
         print(note)
     names = ", ".join(path.name for path in files)
@@ -102,10 +105,10 @@ def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) ->
     from rich.table import Table
     from rich.text import Text
 
+    needed = 1 + sum(max(len(column), *rows[column].str.len()) + 3 for column in rows.columns)
     # A file has room for the whole table.
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    widths = [max(len(c), *rows[c].str.len(), 0) + 3 for c in rows.columns]
-    if narrow and sum(widths) > console.width:
+    console = Console(width=None if sys.stdout.isatty() else max(needed, 100))
+    if narrow and needed > console.width:
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
     table = Table(title=Text(title), title_justify="left")  # as it stands: brackets are no markup
     for column in rows.columns:

@@ -1,0 +1,82 @@
+"""Embeddings of the test classes -> scores, in the same way for every row of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness import geometry, retrieval
+from harness.classwise import class_means, count_queries
+
+GEOMETRY = {
+    "covering_radius": geometry.covering_radius,
+    "class_distance": geometry.class_distance,
+}
+
+
+@dataclass(frozen=True)
+class TestEmbeddings:
+    """The test images as some models see them.
+
+    Attributes:
+        kinds: "concatenated" -> one embedding of all models side by side; "separated" -> one
+            per model, where there are several. Each (n, size), normalised.
+        labels: (n,) of the images.
+        fingerprint: of the images.
+    """
+
+    __test__ = False  # pytest: not a test
+
+    kinds: dict[str, list[Tensor]]
+    labels: np.ndarray
+    fingerprint: str
+
+    def labels_for(self, embedding: Tensor) -> Tensor:
+        return torch.from_numpy(self.labels).to(embedding.device)
+
+
+def score(test: TestEmbeddings) -> dict[str, Any]:
+    """Every field of a TestRecord that comes from embeddings."""
+    scores = {
+        kind: [retrieval.evaluate(model, test.labels_for(model)) for model in models]
+        for kind, models in test.kinds.items()
+    }
+    (together,) = scores["concatenated"]
+    return {
+        "dims": {kind: models[0].shape[1] for kind, models in test.kinds.items()},
+        "scores": {
+            kind: _mean([model.values for model in models]) for kind, models in scores.items()
+        },
+        "separated": [model.values for model in scores.get("separated", [])],
+        "queries": together.queries,
+        "queries_dropped": together.queries_dropped,
+        "test_fingerprint": test.fingerprint,
+        "per_class": {
+            kind: class_means([model.per_query for model in models], test.labels)
+            for kind, models in scores.items()
+        },
+        "class_queries": count_queries(together.per_query, test.labels),
+    }
+
+
+def measure(test: TestEmbeddings, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Kind -> metric -> mean over models, of metrics that not every test measures."""
+    retrieved = [metric for metric in metrics if metric not in GEOMETRY]
+
+    def of_model(model: Tensor) -> dict[str, float]:
+        labels = test.labels_for(model)
+        values = {m: GEOMETRY[m](model, labels) for m in metrics if m in GEOMETRY}
+        if retrieved:
+            values |= retrieval.evaluate(model, labels, metrics=retrieved).values
+        return values
+
+    return {kind: _mean([of_model(m) for m in models]) for kind, models in test.kinds.items()}
+
+
+def _mean(models: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {metric: float(np.mean([m[metric] for m in models])) for metric in models[0]}
