@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from harness.records import (
     provenance,
 )
 from harness.scoring import TestEmbeddings, score
+from harness.single import KIND, stop_by_steps, without_folds
 from harness.study import CONFIG, JOURNAL, Study
-from harness.trainer import Progress, TrainingFailed
+from harness.trainer import Progress, Trainer, TrainingFailed
 from harness.trial import cpu_threads, find_fold, load_model, run_fold
 from harness.workers import run_workers, worker_count
 
@@ -45,12 +46,14 @@ class Job:
         params: the best ones.
         search: what the search says of them.
         metrics: to be measured beside those of every test.
+        single: whether one model of the size of all is wanted, too.
     """
 
     config: RunConfig
     params: dict[str, Any]
     search: dict[str, Any]
     metrics: tuple[str, ...] = ()
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,19 @@ def evaluate(
     values: Mapping[str, Any],
     listener: Listener = ignore,
     metrics: tuple[str, ...] = (),
+    single: bool = False,
 ) -> Evaluated:
     """Evaluate finished searches: those of `losses`, or all; finished work is not repeated.
 
     Args:
         values: config values the user gave; those in FILTERS pick, the others say how to run.
         metrics: to be measured beside those of every test, from the weights that were kept.
+        single: train one model of the concatenated size on all trainval classes, too.
     """
     problems: list[str] = []
-    jobs = [replace(job, metrics=metrics) for job in _find_jobs(losses, values, problems)]
+    jobs = [
+        replace(job, metrics=metrics, single=single) for job in _find_jobs(losses, values, problems)
+    ]
     if not jobs:
         raise HarnessError(_nothing_found(losses, values, problems))
     experiments = [build_experiment(job.config) for job in jobs]
@@ -160,10 +167,17 @@ def _run_digest(experiment: Experiment, params: Mapping[str, Any]) -> str:
 
 def _finished(experiment: Experiment, job: Job) -> bool:
     paths = [
-        record_path(experiment, job.params, repetition)
+        path
         for repetition in range(1, experiment.reproductions + 1)
+        for path in record_paths(experiment, job, repetition)
     ]
     return all(path.exists() and not missing_metrics(path, job.metrics) for path in paths)
+
+
+def record_paths(experiment: Experiment, job: Job, repetition: int) -> list[Path]:
+    """Every test record that a job asks of a repetition."""
+    path = record_path(experiment, job.params, repetition)
+    return [path, path.with_suffix(f".{KIND}.json")] if job.single else [path]
 
 
 def work(jobs: list[Job], device: str, listener: Listener) -> None:
@@ -172,24 +186,9 @@ def work(jobs: list[Job], device: str, listener: Listener) -> None:
         experiment = build_experiment(job.config.updated({"device": device}))
         for repetition in range(1, experiment.reproductions + 1):
             try:
-                _reproduce(experiment, job, repetition, listener)
+                _Reproduction(experiment, job, repetition, listener).run()
             except HarnessError as error:  # of this run alone: the others go on
                 _say(experiment, "model", repetition, listener, message=str(error))
-
-
-def _reproduce(experiment: Experiment, job: Job, repetition: int, listener: Listener) -> None:
-    path = record_path(experiment, job.params, repetition)
-    if not path.exists():
-        for fold in range(len(experiment.split.folds)):
-            _train(experiment, job, fold, repetition, listener)
-        _test_if_ready(experiment, job, repetition, listener)
-    with cpu_threads(experiment.protocol.threads):
-        add_metrics(
-            path,
-            job.metrics,
-            lambda: embed_test(experiment, job.params, repetition),
-            experiment.runs,
-        )
 
 
 def _say(
@@ -199,95 +198,132 @@ def _say(
     listener(Event(kind, name, unit=repetition, units=total, **values))
 
 
-def _train(
-    experiment: Experiment, job: Job, fold: int, repetition: int, listener: Listener
-) -> None:
-    def validated(fold: int, progress: Progress) -> None:
-        _say(
-            experiment,
-            "validation",
-            repetition,
-            listener,
-            fold=fold,
-            step=progress.step,
-            max_steps=experiment.protocol.max_steps,
-            score=progress.best_score,
+@dataclass(frozen=True)
+class _Reproduction:
+    """One repetition of a job: its four fold models and, if asked for, the single one."""
+
+    experiment: Experiment
+    job: Job
+    repetition: int
+    listener: Listener
+
+    def run(self) -> None:
+        path, *single = record_paths(self.experiment, self.job, self.repetition)
+        if not path.exists():
+            for fold in range(len(self.experiment.split.folds)):
+                self._train(self.experiment, fold)
+            self._test("reproduction", self.experiment, self._folds(self.experiment), path)
+        self._measure(self.experiment, path)
+        for path in single:
+            self._run_single(path)
+
+    def _run_single(self, path: Path) -> None:
+        folds = self._folds(self.experiment)
+        if folds is None:
+            return
+        alone = without_folds(self.experiment, folds)
+        if not path.exists():
+            self._train(alone, 0, lambda trainer: stop_by_steps(trainer, folds))
+            self._test(KIND, alone, self._folds(alone), path)
+        self._measure(alone, path)
+
+    def _folds(self, experiment: Experiment) -> list[FoldRecord] | None:
+        """The records of all models, or nothing if one is missing."""
+        found = [
+            find_fold(experiment, self.job.params, fold, self.repetition)
+            for fold in range(len(experiment.split.folds))
+        ]
+        folds = [fold for fold in found if fold is not None]
+        return folds if len(folds) == len(found) else None
+
+    def _train(
+        self,
+        experiment: Experiment,
+        fold: int,
+        adapt: Callable[[Trainer], None] = lambda trainer: None,
+    ) -> None:
+        def validated(fold: int, progress: Progress) -> None:
+            self._say(
+                "validation",
+                fold=fold,
+                step=progress.step,
+                max_steps=experiment.protocol.max_steps,
+                score=progress.best_score,
+            )
+
+        done: dict[str, Any]
+        try:
+            record = run_fold(
+                *(experiment, self.job.params, fold, self.repetition, validated),
+                keep_weights=True,
+                wait=False,
+                adapt=adapt,
+            )
+            done = {"score": record.best_score, "seconds": record.seconds}
+        except Timeout:  # another worker is at it
+            return
+        except (TrainingFailed, RecordError) as failure:
+            done = {"message": str(failure)}
+        self._say("model", fold=fold, **done)
+
+    def _test(
+        self, kind: str, experiment: Experiment, folds: list[FoldRecord] | None, path: Path
+    ) -> None:
+        """Open the test classes once all models are there."""
+        if folds is None:
+            return
+        try:
+            with FileLock(experiment.runs / f"{path.stem}.lock", timeout=0):
+                if path.exists():
+                    return
+                with cpu_threads(experiment.protocol.threads):
+                    scored = score(self._embed(experiment))
+                record = TestRecord(
+                    kind=kind,
+                    identity=self.experiment.identity(),
+                    params=self.job.params,
+                    repetition=self.repetition,
+                    folds=[_without(asdict(f), "identity", "history", "params") for f in folds],
+                    search=self.job.search,
+                    provenance=provenance(),
+                    **scored,
+                )
+                record.write(path)
+        except Timeout:  # another worker is at it
+            return
+        self._say("tested", score=record.scores["concatenated"]["map_at_r"])
+
+    def _measure(self, experiment: Experiment, path: Path) -> None:
+        with cpu_threads(experiment.protocol.threads):
+            add_metrics(path, self.job.metrics, lambda: self._embed(experiment), experiment.runs)
+
+    def _embed(self, experiment: Experiment) -> TestEmbeddings:
+        """Open the test classes, as the models see them."""
+        method, protocol, params = experiment.method, experiment.protocol, self.job.params
+        device = choose_device(experiment.config.device)
+        models = [
+            _load(experiment, params, fold, self.repetition, device)
+            for fold in range(len(experiment.split.folds))
+        ]
+        digest = _run_digest(self.experiment, params)
+        note_test_opening(experiment.results, method.name, digest, self.repetition)
+        store = experiment.open_part("test")
+        indices = experiment.indices_of(experiment.split.test)
+        embeddings = [
+            embed_with(model, store, indices, protocol.crop, device, method.normalizer)
+            for model in models
+        ]
+        return TestEmbeddings(
+            kinds={
+                "concatenated": [concatenate(embeddings, method.normalizer)],
+                **({"separated": embeddings} if len(embeddings) > 1 else {}),
+            },
+            labels=experiment.listing.labels[indices],
+            fingerprint=store.fingerprint,
         )
 
-    done: dict[str, Any]
-    try:
-        record = run_fold(
-            experiment, job.params, fold, repetition, validated, keep_weights=True, wait=False
-        )
-        done = {"score": record.best_score, "seconds": record.seconds}
-    except Timeout:  # another worker is at it
-        return
-    except (TrainingFailed, RecordError) as failure:
-        done = {"message": str(failure)}
-    _say(experiment, "model", repetition, listener, fold=fold, **done)
-
-
-def _test_if_ready(experiment: Experiment, job: Job, repetition: int, listener: Listener) -> None:
-    """Open the test classes once all fold models of a repetition are there."""
-    folds = [
-        find_fold(experiment, job.params, fold, repetition)
-        for fold in range(len(experiment.split.folds))
-    ]
-    path = record_path(experiment, job.params, repetition)
-    if any(fold is None for fold in folds):
-        return
-    try:
-        with FileLock(experiment.runs / f"{path.stem}.lock", timeout=0):
-            if path.exists():
-                return
-            record = _test(experiment, job, repetition, [f for f in folds if f is not None])
-            record.write(path)
-    except Timeout:  # another worker is at it
-        return
-    reached = record.scores["concatenated"]["map_at_r"]
-    _say(experiment, "tested", repetition, listener, score=reached)
-
-
-def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRecord]) -> TestRecord:
-    with cpu_threads(experiment.protocol.threads):
-        scored = score(embed_test(experiment, job.params, repetition))
-    return TestRecord(
-        kind="reproduction",
-        identity=experiment.identity(),
-        params=job.params,
-        repetition=repetition,
-        folds=[_without(asdict(fold), "identity", "history", "params") for fold in folds],
-        search=job.search,
-        provenance=provenance(),
-        **scored,
-    )
-
-
-def embed_test(
-    experiment: Experiment, params: Mapping[str, Any], repetition: int
-) -> TestEmbeddings:
-    """Open the test classes, as the fold models of a reproduction see them."""
-    method, protocol = experiment.method, experiment.protocol
-    device = choose_device(experiment.config.device)
-    models = [
-        _load(experiment, params, fold, repetition, device)
-        for fold in range(len(experiment.split.folds))
-    ]
-    note_test_opening(experiment.results, method.name, _run_digest(experiment, params), repetition)
-    store = experiment.open_part("test")
-    indices = experiment.indices_of(experiment.split.test)
-    embeddings = [
-        embed_with(model, store, indices, protocol.crop, device, method.normalizer)
-        for model in models
-    ]
-    return TestEmbeddings(
-        kinds={
-            "concatenated": [concatenate(embeddings, method.normalizer)],
-            "separated": embeddings,
-        },
-        labels=experiment.listing.labels[indices],
-        fingerprint=store.fingerprint,
-    )
+    def _say(self, kind: str, **values: Any) -> None:
+        _say(self.experiment, kind, self.repetition, self.listener, **values)
 
 
 def _load(
@@ -303,7 +339,7 @@ def _load(
         folder = experiment.run_dir(params, fold, repetition)
         raise HarnessError(
             f"the weights of fold {fold} in {folder} cannot be read ({type(error).__name__}); "
-            "move that folder away to train it again"
+            "with the folder moved away, a run that was not tested yet is trained again"
         ) from None
 
 

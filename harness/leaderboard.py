@@ -30,14 +30,17 @@ BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 BEFORE = {
     "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",
     "method": "name of --loss, or of a naive baseline",
-    "kind": "`reproduction`: four fold models; `naive`: PCA of untrained features or of pixels",
+    "kind": (
+        "`reproduction`: four fold models; `single`: one model of their size together, trained on "
+        "all trainval classes; `naive`: PCA of a network's features or of pixels"
+    ),
     "indistinguishable": (
         f"from the best row: `{SAME}` or `{WORSE}` by a paired t-test of concatenated MAP@R over "
         f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say"
     ),
 }
 BEHIND = {
-    "dim_concatenated": "size of the concatenated embedding",
+    "dim_concatenated": "size of the concatenated embedding, or of the single model's",
     "dim_separated": "size of one model's embedding",
     "reproductions": "n of the means and intervals; the run that the search chose is not in it",
     "incomplete": "fewer trials or reproductions than the protocol asks for",
@@ -137,7 +140,9 @@ def _place(metric: str) -> tuple[bool, int, str]:
 
 def label_of(row: Row) -> str:
     """What a row is called."""
-    return row[0].identity["method"]
+    first = row[0]
+    method = first.identity["method"]
+    return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
 
 
 def read_rows(folder: Path, problems: list[str]) -> list[Row]:

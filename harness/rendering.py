@@ -129,6 +129,8 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
         "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
         f"{together}: embeddings of the four fold models side by side. {single}: mean of the four.",
     ]
+    if (frame["kind"] == "single").any():
+        notes.append("single: one model of that size, trained on all trainval classes; no rank.")
     if (frame["indistinguishable"] == SAME).any():
         notes.append(f"{INDISTINGUISHABLE} not distinguishable from the best (paired, Holm, 5 %).")
     if (frame["indistinguishable"] == UNKNOWN).any():

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from harness.experiment import build_experiment
 from harness.images import centre_batch
 from harness.metrics import METRICS
 from harness.records import LEDGER, FoldRecord, MetricsRecord, TestRecord
+from harness.registry import Hook
+from harness.single import stop_by_steps, without_folds
 from harness.study import Study, search
-from harness.trial import WEIGHTS, build_model
+from harness.trial import WEIGHTS, build_model, build_trainer
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +227,65 @@ def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, resul
         apart = labels[:, None] != labels
         means.append(torch.cdist(vectors, vectors)[apart].mean().item())
     assert record.scores["separated"]["class_distance"] == pytest.approx(np.mean(means), rel=1e-4)
+
+
+def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
+    finished: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = eval_into(finished, results, "--loss", "ccp", "--single-512", "--metrics", "recall@1")
+    assert main(command) == 0
+    assert "single: one model of that size" in capsys.readouterr().out
+    table = results / FOLDER / "folder_pictures-convnet"
+    row = pd.read_csv(table / "leaderboard.csv").set_index("method").loc["ccp-c2 (single 512)"]
+    assert row["kind"] == "single" and np.isnan(row["rank"]) and row["reproductions"] == 2
+    assert row["dim_concatenated"] == 512 and np.isnan(row["map_at_r_separated"])
+    assert row["recall_at_1_concatenated"] == pytest.approx(row["p_at_1_concatenated"])
+    records = [TestRecord.read(path) for path in sorted(table.glob("records/ccp-c2/*.single.json"))]
+    four = [TestRecord.read(path) for path in sorted(table.glob("records/ccp-c2/*-0?.json"))]
+    for record, together in zip(records, four, strict=True):
+        # Trained for the mean of the fold models' best steps, in whole validations of 2 steps.
+        mean = np.mean([fold["best_step"] for fold in together.folds])
+        assert [fold["steps"] for fold in record.folds] == [2 * round(mean / 2)]
+        assert record.folds[0]["best_step"] == record.folds[0]["steps"]  # the last weights
+        assert record.identity == together.identity and record.params == together.params
+        assert record.separated == [] and list(record.scores) == ["concatenated"]
+    files = len(list(table.glob("records/*/*.json")))
+    assert main(command) == 0  # nothing is done twice
+    assert len(list(table.glob("records/*/*.json"))) == files
+
+
+def test_the_single_model_trains_on_all_trainval_classes(finished: Path) -> None:
+    experiment = build_experiment(config_of(finished, "ccp-c2"))
+    folds = [FoldRecord.read(p) for p in finished.glob("runs/*/*/ccp-c2/folds/*/record.json")][:4]
+    alone = without_folds(experiment, folds)
+    params = folds[0].params
+    trainer = build_trainer(alone, params, 0, 1, torch.device("cpu"))
+    assert len(trainer.batches.indices) == len(experiment.split.trainval) == 8
+    assert trainer.model.head.weight.shape[0] == 512
+    assert alone.split.test == experiment.split.test
+
+
+def test_the_hook_of_the_single_model_hears_the_scores_of_the_folds(finished: Path) -> None:
+    path = next(finished.glob("runs/*/*/ccp-c2/folds/*/record.json"))
+    fold = FoldRecord.read(path)
+    longer = replace(fold, history=[(2, 0.0, 0.3), (4, 0.0, 0.5)])
+    shorter = replace(fold, history=[(2, 0.0, 0.1)])
+    heard = []
+
+    class Listening(Hook):
+        def on_validation_end(self, context: Any, score: float) -> None:
+            heard.append((context.step, score))
+
+    experiment = build_experiment(config_of(finished, "ccp-c2"))
+    alone = without_folds(experiment, [longer, shorter, longer, shorter])
+    trainer = build_trainer(alone, fold.params, 0, 1, torch.device("cpu"))
+    trainer.hook = Listening()
+    stop_by_steps(trainer, [longer, shorter])
+    for step in (2, 4):
+        trainer.progress.step = step
+        trainer._validate()
+    assert heard == [(2, 0.2), (4, 0.5)]
+    assert trainer.progress.best_step == 4
 
 
 def test_an_unknown_metric_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:

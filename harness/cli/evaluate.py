@@ -33,6 +33,12 @@ Metrics = Annotated[
 ]
 
 
+Single = Annotated[
+    bool,
+    typer.Option("--single-512", help="Also one model as large as all folds' together."),
+]
+
+
 def evaluate(
     loss: Loss = None,
     more: MoreLosses = None,
@@ -48,6 +54,7 @@ def evaluate(
     config: ConfigFile = None,
     set_: Set = None,
     metrics: Metrics = None,
+    single_512: Single = False,
     published: Published = False,
     verbose: Verbose = False,
 ) -> None:
@@ -57,7 +64,7 @@ def evaluate(
 
     harness eval --loss proxyanchor --dataset glyphs
 
-    harness eval --metrics recall@1,2,4,8 nmi
+    harness eval --metrics recall@1,2,4,8 nmi --single-512
     """
     values = read_values(config, set_, locals())
     from harness.config import RunConfig
@@ -69,6 +76,6 @@ def evaluate(
     wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
     losses = [name for name in names if name not in wanted]
     with progress(verbose) as listener:
-        done = run_evaluation(losses, values, listener, parse_metrics(wanted))
+        done = run_evaluation(losses, values, listener, parse_metrics(wanted), single_512)
     results = Path(values.get("results_dir", RunConfig.results_dir))
     show_tables(done.tables, results, published, done.problems)
