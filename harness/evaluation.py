@@ -95,8 +95,9 @@ def evaluate(
     config = jobs[0].config
 
     def heard(event: Event) -> None:
-        if event.kind == "model" and event.message:
-            problems.append(f"{event.method}, reproduction {event.unit}: {event.message}")
+        problem = f"{event.method}, reproduction {event.unit}: {event.message}"
+        if event.kind == "model" and event.message and problem not in problems:
+            problems.append(problem)
         listener(event)
 
     if any(not _finished(e, job) for e, job in zip(experiments, jobs, strict=True)):
@@ -117,31 +118,38 @@ def _find_jobs(
     for path in sorted(runs.glob(f"*/*/*/{CONFIG}")):
         if not path.with_name(JOURNAL).exists() or (wanted and path.parent.name not in wanted):
             continue
-        saved = RunConfig().updated(load_config(path))
-        if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
+        try:
+            saved = RunConfig().updated(load_config(path))
+            if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
+                continue
+            how = {key: value for key, value in values.items() if key not in FILTERS}
+            # Which trials there are was settled by the search; its folder is where it was found.
+            study = Study(build_experiment(saved.updated({**how, "runs_dir": str(runs)})))
+        except HarnessError as error:  # of this search alone: the others are evaluated
+            problems.append(f"{path.parent}: {error}")
             continue
-        how = {key: value for key, value in values.items() if key not in FILTERS}
-        # Which trials there are was settled by the search; its folder is where it was found.
-        study = Study(build_experiment(saved.updated({**how, "runs_dir": str(runs)})))
-        best = study.best()
-        if best is None:
-            problems.append(f"{study.experiment.method.name}: no trial of its search is complete")
+        if study.best() is None:
+            problems.append(f"{path.parent}: no trial of its search is complete")
             continue
-        summary = study.summary()
-        facts = {
-            "trials": summary.trials,
-            "failed": summary.failed,
-            "best_trial": summary.best_trial,
-            "validation": summary.best_score,
-            "validation_folds": list(summary.fold_scores),
-            "on_bound": summary.on_bound,
-            "sampler": study.sampler,
-            "asked": {
-                "trials": study.limited(study.experiment.protocol.trials),
-                "reproductions": study.experiment.protocol.reproductions,
-            },
-        }
-        yield Job(study.experiment.config, summary.best_params, facts)
+        yield Job(study.experiment.config, study.summary().best_params, _facts(study))
+
+
+def _facts(study: Study) -> dict[str, Any]:
+    """What records say of the search that chose their parameters."""
+    summary = study.summary()
+    return {
+        "trials": summary.trials,
+        "failed": summary.failed,
+        "best_trial": summary.best_trial,
+        "validation": summary.best_score,
+        "validation_folds": list(summary.fold_scores),
+        "on_bound": summary.on_bound,
+        "sampler": study.sampler,
+        "asked": {
+            "trials": study.limited(study.experiment.protocol.trials),
+            "reproductions": study.experiment.protocol.reproductions,
+        },
+    }
 
 
 def _nothing_found(

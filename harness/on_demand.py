@@ -14,10 +14,11 @@ from harness.scoring import TestEmbeddings, measure
 
 def missing_metrics(path: Path, metrics: Sequence[str]) -> list[str]:
     """Those that no record of the run holds; `path` is that of its TestRecord."""
+    start, end = f"{path.stem}.metrics.", ".json"
     known = {
         metric
-        for more in path.parent.glob(f"{path.stem}.metrics.*.json")
-        for metric in MetricsRecord.read(more).scores["concatenated"]
+        for more in path.parent.glob(f"{start}*{end}")
+        for metric in more.name.removeprefix(start).removesuffix(end).split("+")
     }
     return [metric for metric in metrics if metric not in known]
 

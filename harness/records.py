@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from harness.errors import HarnessError
 from harness.files import append_line, read_json, write_json
@@ -24,6 +24,17 @@ PACKAGES = (
 LEDGER = "test_openings.jsonl"
 
 
+# What tables are made from.
+TESTED = {
+    "identity": (
+        *("method", "protocol", "dataset", "trunk"),
+        *("data_fingerprint", "split", "seed"),
+    ),
+    "scores": ("concatenated",),
+    "provenance": ("time", "command", "commit", "clean", "python", "versions"),
+}
+
+
 class RecordError(HarnessError):
     """A record that cannot be used, with its file and the reason."""
 
@@ -31,6 +42,9 @@ class RecordError(HarnessError):
 @dataclass(frozen=True)
 class Record:
     """Base of what is written as one JSON file; a file that does not fit is refused."""
+
+    # Field -> keys that it must have.
+    CONTENTS: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def write(self, path: Path) -> None:
         write_json(path, asdict(self))
@@ -48,6 +62,11 @@ class Record:
         if missing or extra:
             lacks, has = ", ".join(sorted(missing)) or "nothing", ", ".join(sorted(extra)) or "none"
             raise RecordError(f"{path}: not a {cls.__name__} (missing: {lacks}; unknown: {has})")
+        for name, keys in cls.CONTENTS.items():
+            inside = values[name] if isinstance(values[name], dict) else {}
+            lacking = [key for key in keys if key not in inside]
+            if lacking:
+                raise RecordError(f"{path}: not a {cls.__name__} ({name} lacks {lacking[0]})")
         return cls(**values)
 
 
@@ -78,10 +97,10 @@ class FoldRecord(Record):
 
 @dataclass(frozen=True)
 class TestRecord(Record):
-    """One opening of the test classes: the fold models of one repetition, or a naive baseline.
+    """One opening of the test classes: the models of one repetition, or a naive baseline.
 
     Attributes:
-        kind: "reproduction" or "naive".
+        kind: "reproduction", "single" (one model instead of those of the folds) or "naive".
         scores: "concatenated" and "separated" -> metric -> value.
         separated: one such mapping per fold model.
         folds: the FoldRecords without identity and history.
@@ -92,6 +111,7 @@ class TestRecord(Record):
     """
 
     __test__ = False  # pytest: not a test
+    CONTENTS = TESTED
 
     kind: str
     identity: dict[str, Any]
@@ -118,6 +138,8 @@ class MetricsRecord(Record):
         kind: that of the run.
         scores: "concatenated" and "separated" -> metric -> value.
     """
+
+    CONTENTS = TESTED
 
     kind: str
     identity: dict[str, Any]

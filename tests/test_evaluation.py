@@ -47,8 +47,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def eval_command(root: Path) -> list[str]:
-    folders = ["--runs-dir", str(root / "runs"), "--results-dir", str(root / "results")]
-    return ["eval", "--reproductions", "2", "--workers", "1", *folders]
+    return eval_from(root / "runs", root / "results")
+
+
+def eval_from(runs: Path, results: Path, *flags: str) -> list[str]:
+    folders = ["--runs-dir", str(runs), "--results-dir", str(results)]
+    return ["eval", "--reproductions", "2", "--workers", "1", *folders, *flags]
 
 
 def config_of(root: Path, loss: str) -> RunConfig:
@@ -174,12 +178,6 @@ def results(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished / "results", tmp_path / "results"))
 
 
-def eval_into(finished: Path, results: Path, *flags: str) -> list[str]:
-    command = eval_command(finished)
-    command[command.index("--results-dir") + 1] = str(results)
-    return [*command, *flags]
-
-
 WANTED = ["--metrics", "recall@1,4", "nmi", "covering_radius", "class_distance"]
 
 
@@ -189,7 +187,7 @@ def test_more_metrics_are_measured_from_the_kept_weights(
     table = results / FOLDER / "folder_pictures-convnet"
     before = {path: path.read_bytes() for path in table.glob("records/*/*.json")}
     openings = len((table / LEDGER).read_text().splitlines())
-    assert main(eval_into(finished, results, *WANTED)) == 0
+    assert main(eval_from(finished / "runs", results, *WANTED)) == 0
     assert "R@4 512" in capsys.readouterr().out
     frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
     for row in ("ccp-c2", "proxyanchor", "untrained", "pixels"):
@@ -203,12 +201,15 @@ def test_more_metrics_are_measured_from_the_kept_weights(
     after = {path: path.read_bytes() for path in table.glob("records/*/*.json")}
     assert before.items() <= after.items() and len(after) == 2 * len(before)
     assert len((table / LEDGER).read_text().splitlines()) == openings + len(before)
-    assert main(eval_into(finished, results, *WANTED)) == 0
+    assert main(eval_from(finished / "runs", results, *WANTED)) == 0
     assert len(list(table.glob("records/*/*.json"))) == len(after)
 
 
 def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, results: Path) -> None:
-    assert main(eval_into(finished, results, "--loss", "ccp", "--metrics", "class_distance")) == 0
+    assert (
+        main(eval_from(finished / "runs", results, "--loss", "ccp", "--metrics", "class_distance"))
+        == 0
+    )
     table = results / FOLDER / "folder_pictures-convnet"
     path = next(table.glob("records/ccp-c2/*-01.metrics.class_distance.json"))
     record = MetricsRecord.read(path)
@@ -232,7 +233,9 @@ def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, resul
 def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
     finished: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = eval_into(finished, results, "--loss", "ccp", "--single-512", "--metrics", "recall@1")
+    command = eval_from(
+        finished / "runs", results, "--loss", "ccp", "--single-512", "--metrics", "recall@1"
+    )
     assert main(command) == 0
     assert "single: one model of that size" in capsys.readouterr().out
     table = results / FOLDER / "folder_pictures-convnet"
@@ -294,25 +297,17 @@ def test_an_unknown_metric_is_a_message(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_weights_that_are_gone_are_named_and_the_rest_is_measured(
-    finished: Path, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = Path(shutil.copytree(finished / "runs", tmp_path / "runs"))
-    command = eval_into(finished, results, "--metrics", "nmi")
-    command[command.index("--runs-dir") + 1] = str(runs)
     table = results / FOLDER / "folder_pictures-convnet"
     openings = len((table / LEDGER).read_text().splitlines())
-    record = next(
-        path
-        for path in runs.glob("*/*/ccp-c2/folds/*/record.json")
-        if FoldRecord.read(path).repetition == 1
-    )
+    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
+    record = next(path for path in paths if FoldRecord.read(path).repetition == 1)
     record.with_name(WEIGHTS).write_bytes(b"broken")
-    assert main(command) == 0
+    assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
     said = capsys.readouterr().err
-    assert (
-        "warning: ccp-c2, reproduction 1: the weights of fold" in said
-        and str(record.parent) in said
-    )
+    assert "warning: ccp-c2, reproduction 1: the weights of fold" in said
+    assert str(record.parent) in said
     frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
     assert frame["nmi_concatenated"].notna().all()  # of ccp-c2, from reproduction 2
     assert len((table / LEDGER).read_text().splitlines()) == openings + 6  # of seven runs
@@ -422,8 +417,99 @@ def test_a_search_without_a_complete_trial_is_named(config: RunConfig) -> None:
     Study(build_experiment(config))
     prepared = Path(build_experiment(config).runs)
     (prepared / "config.yaml").write_text(config.to_yaml())
-    with pytest.raises(Exception, match="proxyanchor: no trial of its search is complete"):
+    with pytest.raises(Exception, match=r"/proxyanchor: no trial of its search is complete"):
         evaluate([], {"runs_dir": config.runs_dir})
+
+
+@pytest.fixture
+def runs(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the runs, which may be spoiled."""
+    return Path(shutil.copytree(finished / "runs", tmp_path / "runs"))
+
+
+def test_a_search_that_cannot_be_read_is_named_and_the_others_are_evaluated(
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(runs.glob("*/*/ccp-c2/config.yaml"))
+    path.write_text("loss: [ccp")
+    assert main(eval_from(runs, results)) == 0
+    captured = capsys.readouterr()
+    assert f"warning: {path.parent}: {path} is not valid YAML" in captured.err
+    assert "proxyanchor" in captured.out
+
+
+def test_a_search_on_images_that_are_gone_is_named(
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(runs.glob("*/*/ccp-c2/config.yaml"))
+    path.write_text(path.read_text().replace("/pictures", "/moved"))
+    assert main(eval_from(runs, results)) == 0
+    said = capsys.readouterr().err
+    assert f"warning: {path.parent}: no folder at" in said and "/moved" in said
+
+
+def test_a_half_finished_search_is_evaluated_and_marked(table: Path) -> None:
+    """Two trials of the fifty that the protocol asks for."""
+    row = pd.read_csv(table / "leaderboard.csv").set_index("method").loc["proxyanchor"]
+    assert row["trials"] == 2 and row["incomplete"]
+    assert "proxyanchor †" in (table / "leaderboard.md").read_text()
+
+
+def test_a_truncated_record_of_a_model_is_named_and_the_other_runs_are_tested(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
+    path = next(p for p in paths if FoldRecord.read(p).repetition == 1)
+    path.write_text(path.read_text()[:50])
+    assert main(eval_from(runs, tmp_path / "new")) == 0
+    said = capsys.readouterr().err
+    assert said.count(f"warning: ccp-c2, reproduction 1: {path}: not a complete JSON file") == 1
+    table = tmp_path / "new" / FOLDER / "folder_pictures-convnet"
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    assert frame.loc[["ccp-c2", "proxyanchor"], "reproductions"].tolist() == [1, 2]
+
+
+def test_a_truncated_record_of_a_test_is_named_by_the_command(
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(results.glob("*/*/records/ccp-c2/*-01.json"))
+    path.write_text(path.read_text()[:50])
+    assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
+    said = capsys.readouterr().err
+    assert f"warning: {path}: not a complete JSON file" in said
+    assert path.read_text().count("\n") < 10, "it is left as it is"
+    frame = pd.read_csv(path.parent.parent.parent / "leaderboard.csv").set_index("method")
+    assert frame["nmi_concatenated"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("identity", {"method": "proxyanchor"}, "identity lacks protocol"),
+        ("scores", {}, "scores lacks concatenated"),
+        ("provenance", [], "provenance lacks time"),
+    ],
+)
+def test_a_record_that_lacks_what_tables_need_is_named(
+    copied: Path, name: str, value: Any, reason: str
+) -> None:
+    path = next(copied.glob("records/proxyanchor/*.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    board = leaderboard.build(copied)
+    assert board.problems == [f"{path}: not a TestRecord ({reason})"]
+    assert board.frame.set_index("method").loc["proxyanchor", "reproductions"] == 1
+
+
+def test_a_table_without_a_readable_record_is_left_as_it_is(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (table,) = results.glob("*/*/leaderboard.csv")
+    before = table.read_text()
+    for path in results.glob("*/*/records/*/*.json"):
+        path.write_text("")
+    assert main(["leaderboard", "--results-dir", str(results)]) == 0
+    assert capsys.readouterr().err.count("not a complete JSON file") == 7
+    assert table.read_text() == before
 
 
 @pytest.fixture
