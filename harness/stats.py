@@ -17,6 +17,8 @@ MIN_PAIRS = 5
 # The smallest p-value of a two-sided Wilcoxon test of five pairs is 0.0625.
 MIN_PAIRS_WILCOXON = 6
 
+ROUNDING = 1e-12  # scores that differ by less are equal
+
 RESAMPLES = 9999
 BATCH = 256  # resamples at a time: 11,317 classes then take 23 MB
 
@@ -26,10 +28,9 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, float("nan")
-    error = stats.sem(values)
-    if error == 0:
+    if np.ptp(values) < ROUNDING:
         return mean, 0.0
-    _, high = stats.t.interval(CONFIDENCE, len(values) - 1, loc=mean, scale=error)
+    _, high = stats.t.interval(CONFIDENCE, len(values) - 1, loc=mean, scale=stats.sem(values))
     return mean, float(high - mean)
 
 
@@ -58,9 +59,9 @@ def paired(differences: Sequence[float]) -> Paired:
     if n == 0:
         return Paired(0, float("nan"), float("nan"), None, None, None)
     mean, half_width = mean_and_interval(differences)
-    if n < 2 or np.ptp(differences) == 0:
+    if np.ptp(differences) < ROUNDING:
         # Runs without any spread are copies of one another: either all equal, or all apart.
-        certain = None if n < MIN_PAIRS else float(mean == 0)
+        certain = None if n < MIN_PAIRS else float(abs(mean) < ROUNDING)
         return Paired(n, mean, half_width, certain, None, None)
     return Paired(
         n,
@@ -89,7 +90,7 @@ def class_interval(differences: Sequence[float], queries: Sequence[int]) -> tupl
         differences: of each test class, mean over its queries.
         queries: how many queries of each class count: the weights of the mean.
     """
-    if np.ptp(differences) == 0:
+    if np.ptp(differences) < ROUNDING:
         return float(differences[0]), float(differences[0])
 
     def mean_per_query(differences: np.ndarray, queries: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -25,6 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # else brackets in help texts vanish
     help="Is that metric learning loss really better? A fair search, then a test on new classes.",
 )
 app.command()(search)

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from harness.compare import Comparison, Ranks
 
 
+# Columns for a narrow terminal, beside the difference itself.
+NARROW = ("data set", "pair", "over classes", "n", "p:")
+
+
 def compare(
     methods: Annotated[
-        list[str], typer.Argument(metavar="METHOD METHOD...", help="Two or more rows of a table.")
+        list[str], typer.Argument(metavar="METHOD", help="Two or more rows of a table.")
     ],
     dataset: Annotated[
         list[str] | None, typer.Option(help="Name; repeat it for several. [default: glyphs]")
@@ -35,12 +39,12 @@ def compare(
     Seeds are shared by all methods, so runs are compared in pairs; test classes are drawn again
     to see whether others might have reversed the order.
 
-    harness compare proxyanchor contrastive --dataset glyphs
+    $ harness compare proxyanchor contrastive --dataset glyphs
 
-    harness compare ccp ms triplet --dataset cub --dataset cars
+    $ harness compare ccp ms triplet --dataset cub --dataset cars
     """
     from harness import compare as comparing
-    from harness.metrics import METRICS
+    from harness.metrics import METRICS, title_of
 
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
@@ -51,7 +55,8 @@ def compare(
     ]
     problems: list[str] = []
     comparisons, ranks = comparing.compare(tables, methods, metric, problems)
-    print_table(_rows(comparisons), "Differences in percent, the first minus the second")
+    title = "Differences in percent, the first minus the second"
+    print_table(_rows(comparisons), title, (*NARROW, title_of(metric)))
     for comparison in comparisons:
         print(f"- {comparing.in_words(comparison)}")
     if len(tables) > 1:
@@ -91,8 +96,8 @@ def _row(c: Comparison) -> dict[str, str]:
         "p: t / Wilcoxon": p_values(c.concatenated),
         "effect d_z": "-" if effect is None else f"{effect:.2f}",
         "separated": difference(c.separated),
-        "n x folds": str(c.separated.n),
-        "p: t / Wilcoxon, folds": p_values(c.separated),
+        "separated n": str(c.separated.n),
+        "separated p: t / Wilcoxon": p_values(c.separated),
     }
 
 

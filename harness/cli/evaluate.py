@@ -62,9 +62,9 @@ def evaluate(
 
     Without flags, every search in --runs-dir; nothing is done twice.
 
-    harness eval --loss proxyanchor --dataset glyphs
+    $ harness eval --loss proxyanchor --dataset glyphs
 
-    harness eval --metrics recall@1,2,4,8 nmi --single-512
+    $ harness eval --metrics recall@1,2,4,8 nmi --single-512
     """
     values = read_values(config, set_, locals())
     from harness.config import RunConfig

@@ -31,9 +31,9 @@ def leaderboard(results_dir: ResultsDir = None, published: Published = False) ->
 
     Opens no images and trains nothing.
 
-    harness leaderboard
+    $ harness leaderboard
 
-    harness leaderboard --results-dir their/results --published
+    $ harness leaderboard --results-dir their/results --published
     """
     from harness.leaderboard import find_tables
 

@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 
 def merge(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Results folders to bring in.")
+        list[Path], typer.Argument(metavar="DIR", help="Results folders to bring in.")
     ],
     results_dir: ResultsDir = None,
 ) -> None:
@@ -22,9 +22,9 @@ def merge(
 
     What does not belong together is refused and named; nothing is overwritten.
 
-    harness merge their/results
+    $ harness merge their/results
 
-    harness merge node1/results node2/results --results-dir results
+    $ harness merge node1/results node2/results --results-dir results
     """
     from harness import merge as merging
 

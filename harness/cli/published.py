@@ -19,7 +19,7 @@ def tables(
 ) -> None:
     """Print the numbers of a paper that results/published holds, table by table.
 
-    harness tables ccp --dataset cars
+    $ harness tables ccp --dataset cars
     """
     from harness.published import PAPERS, find_folder, tables_of
 
