@@ -23,18 +23,30 @@ def search(loss: str, **values: Any) -> SearchSummary:
     return search([RunConfig().updated({"loss": loss, **values})])[0]
 
 
-def evaluate(loss: str | Sequence[str] = (), **values: Any) -> list[Leaderboard]:
+def evaluate(
+    loss: str | Sequence[str] = (),
+    metrics: Sequence[str] = (),
+    single: bool = False,
+    **values: Any,
+) -> list[Leaderboard]:
     """Evaluate finished searches, of some losses or all, and write their tables.
+
+    Args:
+        metrics: on demand, as `recall@1,2,4,8` and `nmi`.
+        single: one model of the concatenated size, too.
+        values: keys of RunConfig.
 
     >>> harness.evaluate(loss="proxyanchor", dataset="glyphs")[0].frame
     """
-    from harness import leaderboard
+    from harness import leaderboard, rendering
     from harness.evaluation import evaluate
+    from harness.metrics import parse_metrics
 
-    done = evaluate([loss] if isinstance(loss, str) else loss, values)
+    losses = [loss] if isinstance(loss, str) else loss
+    done = evaluate(losses, values, metrics=parse_metrics(metrics), single=single)
     boards = [leaderboard.build(table) for table in done.tables]
     for board in boards:
-        leaderboard.write(board)
+        rendering.write(board)
     return boards
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from filelock import FileLock, Timeout
 
 from harness import registry
@@ -16,12 +16,21 @@ from harness.device import choose_device
 from harness.embed import concatenate, embed_with
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, digest_of
+from harness.heads import Model
 from harness.naive import evaluate_naive
+from harness.on_demand import add_metrics, missing_metrics
 from harness.progress import Event, Listener, ignore
-from harness.records import FoldRecord, TestRecord, note_test_opening, provenance
-from harness.scoring import score_test
+from harness.records import (
+    FoldRecord,
+    RecordError,
+    TestRecord,
+    note_test_opening,
+    provenance,
+)
+from harness.scoring import TestEmbeddings, score, see_test
+from harness.single import KIND, stop_by_steps, without_folds
 from harness.study import CONFIG, JOURNAL, Study
-from harness.trainer import Progress, TrainingFailed
+from harness.trainer import Progress, Trainer, TrainingFailed
 from harness.trial import cpu_threads, find_fold, load_model, run_fold
 from harness.workers import run_workers, worker_count
 
@@ -31,11 +40,20 @@ FILTERS = ("loss", "dataset", "protocol", "trunk")
 
 @dataclass(frozen=True)
 class Job:
-    """One method to reproduce: its config, its best parameters, what the search says of them."""
+    """One method to reproduce.
+
+    Attributes:
+        params: the best ones.
+        search: what the search says of them.
+        metrics: to be measured beside those of every test.
+        single: whether one model of the size of all is wanted, too.
+    """
 
     config: RunConfig
     params: dict[str, Any]
     search: dict[str, Any]
+    metrics: tuple[str, ...] = ()
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,15 +70,23 @@ class Evaluated:
 
 
 def evaluate(
-    losses: Sequence[str], values: Mapping[str, Any], listener: Listener = ignore
+    losses: Sequence[str],
+    values: Mapping[str, Any],
+    listener: Listener = ignore,
+    metrics: tuple[str, ...] = (),
+    single: bool = False,
 ) -> Evaluated:
     """Evaluate finished searches: those of `losses`, or all; finished work is not repeated.
 
     Args:
         values: config values the user gave; those in FILTERS pick, the others say how to run.
+        metrics: to be measured beside those of every test, from the weights that were kept.
+        single: train one model of the concatenated size on all trainval classes, too.
     """
     problems: list[str] = []
-    jobs = list(_find_jobs(losses, values, problems))
+    jobs = [
+        replace(job, metrics=metrics, single=single) for job in _find_jobs(losses, values, problems)
+    ]
     if not jobs:
         raise HarnessError(_nothing_found(losses, values, problems))
     experiments = [build_experiment(job.config) for job in jobs]
@@ -69,18 +95,19 @@ def evaluate(
     config = jobs[0].config
 
     def heard(event: Event) -> None:
-        if event.kind == "model" and event.message:
-            problems.append(f"{event.method}, reproduction {event.unit}: {event.message}")
+        problem = f"{event.method}, reproduction {event.unit}: {event.message}"
+        if event.kind == "model" and event.message and problem not in problems:
+            problems.append(problem)
         listener(event)
 
-    if any(not _finished(e, job.params) for e, job in zip(experiments, jobs, strict=True)):
+    if any(not _finished(e, job) for e, job in zip(experiments, jobs, strict=True)):
         for experiment in {e.results: e for e in experiments}.values():
             experiment.open_part("test", listener)  # once, with all cores, not in each worker
         count = worker_count(config, threads, models)
         run_workers(work, jobs, config.device, count, threads, heard)
     tables = {e.results: e for e in experiments}
     for experiment in tables.values():
-        evaluate_naive(experiment, lambda name: listener(Event("tested", name)))
+        evaluate_naive(experiment, lambda name: listener(Event("tested", name)), metrics)
     return Evaluated(list(tables), problems)
 
 
@@ -93,34 +120,41 @@ def _find_jobs(
     for path in sorted(runs.glob(f"*/*/*/{CONFIG}")):
         if not path.with_name(JOURNAL).exists() or (wanted and path.parent.name not in wanted):
             continue
-        saved = RunConfig().updated(load_config(path))
-        if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
+        try:
+            saved = RunConfig().updated(load_config(path))
+            if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
+                continue
+            how = {key: value for key, value in values.items() if key not in FILTERS}
+            # Which trials there are was settled by the search; its folder is where it was found.
+            experiment = build_experiment(saved.updated({**how, "runs_dir": str(runs)}))
+            if experiment.table != path.parent.parent.relative_to(runs):
+                continue  # the weights that were asked for are not those it searched with
+            study = Study(experiment)
+        except HarnessError as error:  # of this search alone: the others are evaluated
+            problems.append(f"{path.parent}: {error}")
             continue
-        how = {key: value for key, value in values.items() if key not in FILTERS}
-        # Which trials there are was settled by the search; its folder is where it was found.
-        experiment = build_experiment(saved.updated({**how, "runs_dir": str(runs)}))
-        if experiment.table != path.parent.parent.relative_to(runs):
-            continue  # the weights that were asked for are not those it searched with
-        study = Study(experiment)
-        best = study.best()
-        if best is None:
-            problems.append(f"{study.experiment.method.name}: no trial of its search is complete")
+        if study.best() is None:
+            problems.append(f"{path.parent}: no trial of its search is complete")
             continue
-        summary = study.summary()
-        facts = {
-            "trials": summary.trials,
-            "failed": summary.failed,
-            "best_trial": summary.best_trial,
-            "validation": summary.best_score,
-            "validation_folds": list(summary.fold_scores),
-            "on_bound": summary.on_bound,
-            "sampler": study.sampler,
-            "asked": {
-                "trials": study.limited(study.experiment.protocol.trials),
-                "reproductions": study.experiment.protocol.reproductions,
-            },
-        }
-        yield Job(study.experiment.config, summary.best_params, facts)
+        yield Job(study.experiment.config, study.summary().best_params, _facts(study))
+
+
+def _facts(study: Study) -> dict[str, Any]:
+    """What records say of the search that chose their parameters."""
+    summary = study.summary()
+    return {
+        "trials": summary.trials,
+        "failed": summary.failed,
+        "best_trial": summary.best_trial,
+        "validation": summary.best_score,
+        "validation_folds": list(summary.fold_scores),
+        "on_bound": summary.on_bound,
+        "sampler": study.sampler,
+        "asked": {
+            "trials": study.limited(study.experiment.protocol.trials),
+            "reproductions": study.experiment.protocol.reproductions,
+        },
+    }
 
 
 def _nothing_found(
@@ -136,14 +170,27 @@ def _nothing_found(
 
 
 def record_path(experiment: Experiment, params: Mapping[str, Any], repetition: int) -> Path:
-    digest = digest_of({"identity": experiment.identity(), "params": dict(params)})
-    name = f"{digest}-{repetition:02d}.json"
+    name = f"{_run_digest(experiment, params)}-{repetition:02d}.json"
     return experiment.results / "records" / experiment.method.name / name
 
 
-def _finished(experiment: Experiment, params: Mapping[str, Any]) -> bool:
-    repetitions = range(1, experiment.reproductions + 1)
-    return all(record_path(experiment, params, r).exists() for r in repetitions)
+def _run_digest(experiment: Experiment, params: Mapping[str, Any]) -> str:
+    return digest_of({"identity": experiment.identity(), "params": dict(params)})
+
+
+def _finished(experiment: Experiment, job: Job) -> bool:
+    paths = [
+        path
+        for repetition in range(1, experiment.reproductions + 1)
+        for path in record_paths(experiment, job, repetition)
+    ]
+    return all(path.exists() and not missing_metrics(path, job.metrics) for path in paths)
+
+
+def record_paths(experiment: Experiment, job: Job, repetition: int) -> list[Path]:
+    """Every test record that a job asks of a repetition."""
+    path = record_path(experiment, job.params, repetition)
+    return [path, path.with_suffix(f".{KIND}.json")] if job.single else [path]
 
 
 def work(jobs: list[Job], device: str, listener: Listener) -> None:
@@ -151,125 +198,156 @@ def work(jobs: list[Job], device: str, listener: Listener) -> None:
     for job in jobs:
         experiment = build_experiment(job.config.updated({"device": device}))
         for repetition in range(1, experiment.reproductions + 1):
-            if record_path(experiment, job.params, repetition).exists():
-                continue
-            for fold in range(len(experiment.split.folds)):
-                _train(experiment, job, fold, repetition, listener)
-            _test_if_ready(experiment, job, repetition, listener)
+            try:
+                _Reproduction(experiment, job, repetition, listener).run()
+            except HarnessError as error:  # of this run alone: the others go on
+                _say(experiment, "model", repetition, listener, message=str(error))
 
 
-def _train(
-    experiment: Experiment, job: Job, fold: int, repetition: int, listener: Listener
+def _say(
+    experiment: Experiment, kind: str, repetition: int, listener: Listener, **values: Any
 ) -> None:
     name, total = experiment.method.name, experiment.reproductions
+    listener(Event(kind, name, unit=repetition, units=total, **values))
 
-    def validated(fold: int, progress: Progress) -> None:
-        listener(
-            Event(
+
+@dataclass(frozen=True)
+class _Reproduction:
+    """One repetition of a job: its four fold models and, if asked for, the single one."""
+
+    experiment: Experiment
+    job: Job
+    repetition: int
+    listener: Listener
+
+    def run(self) -> None:
+        path, *single = record_paths(self.experiment, self.job, self.repetition)
+        if not path.exists():
+            for fold in range(len(self.experiment.split.folds)):
+                self._train(self.experiment, fold)
+            self._test("reproduction", self.experiment, self._folds(self.experiment), path)
+        self._measure(self.experiment, path)
+        for path in single:
+            self._run_single(path)
+
+    def _run_single(self, path: Path) -> None:
+        folds = self._folds(self.experiment)
+        if folds is None:
+            return
+        alone = without_folds(self.experiment, folds)
+        if not path.exists():
+            self._train(alone, 0, lambda trainer: stop_by_steps(trainer, folds))
+            self._test(KIND, alone, self._folds(alone), path)
+        self._measure(alone, path)
+
+    def _folds(self, experiment: Experiment) -> list[FoldRecord] | None:
+        """The records of all models, or nothing if one is missing."""
+        found = [
+            find_fold(experiment, self.job.params, fold, self.repetition)
+            for fold in range(len(experiment.split.folds))
+        ]
+        folds = [fold for fold in found if fold is not None]
+        return folds if len(folds) == len(found) else None
+
+    def _train(
+        self,
+        experiment: Experiment,
+        fold: int,
+        adapt: Callable[[Trainer], None] = lambda trainer: None,
+    ) -> None:
+        def validated(fold: int, progress: Progress) -> None:
+            self._say(
                 "validation",
-                name,
-                unit=repetition,
-                units=total,
                 fold=fold,
                 step=progress.step,
                 max_steps=experiment.protocol.max_steps,
                 score=progress.best_score,
             )
-        )
 
-    try:
-        record = run_fold(
-            experiment, job.params, fold, repetition, validated, keep_weights=True, wait=False
-        )
-    except Timeout:  # another worker is at it
-        return
-    except TrainingFailed as failure:
-        listener(
-            Event("model", name, unit=repetition, units=total, fold=fold, message=str(failure))
-        )
-        return
-    listener(
-        Event(
-            "model",
-            name,
-            unit=repetition,
-            units=total,
-            fold=fold,
-            score=record.best_score,
-            seconds=record.seconds,
-        )
-    )
-
-
-def _test_if_ready(experiment: Experiment, job: Job, repetition: int, listener: Listener) -> None:
-    """Open the test classes once all fold models of a repetition are there."""
-    folds = [
-        find_fold(experiment, job.params, fold, repetition)
-        for fold in range(len(experiment.split.folds))
-    ]
-    path = record_path(experiment, job.params, repetition)
-    if any(fold is None for fold in folds):
-        return
-    try:
-        with FileLock(experiment.runs / f"{path.stem}.lock", timeout=0):
-            if path.exists():
-                return
-            record = _test(experiment, job, repetition, [f for f in folds if f is not None])
-            record.write(path)
-    except Timeout:  # another worker is at it
-        return
-    score = record.scores["concatenated"]["map_at_r"]
-    total = experiment.reproductions
-    listener(Event("tested", experiment.method.name, unit=repetition, units=total, score=score))
-
-
-def _test(experiment: Experiment, job: Job, repetition: int, folds: list[FoldRecord]) -> TestRecord:
-    method, protocol = experiment.method, experiment.protocol
-    identity = experiment.identity()
-    digest = digest_of({"identity": identity, "params": job.params})
-    note_test_opening(experiment.results, method.name, digest, repetition)
-    device = choose_device(experiment.config.device)
-    source = experiment.open_part("test")
-    indices = list(source.indices)
-    with cpu_threads(protocol.threads):
-        embeddings = [
-            embed_with(
-                load_model(experiment, job.params, fold.fold, repetition, device),
-                source,
-                indices,
-                device,
-                method.normalizer,
+        done: dict[str, Any]
+        try:
+            record = run_fold(
+                *(experiment, self.job.params, fold, self.repetition, validated),
+                keep_weights=True,
+                wait=False,
+                adapt=adapt,
             )
-            for fold in folds
+            done = {"score": record.best_score, "seconds": record.seconds}
+        except Timeout:  # another worker is at it
+            return
+        except (TrainingFailed, RecordError) as failure:
+            done = {"message": str(failure)}
+        self._say("model", fold=fold, **done)
+
+    def _test(
+        self, kind: str, experiment: Experiment, folds: list[FoldRecord] | None, path: Path
+    ) -> None:
+        """Open the test classes once all models are there."""
+        if folds is None:
+            return
+        try:
+            with FileLock(experiment.runs / f"{path.stem}.lock", timeout=0):
+                if path.exists():
+                    return
+                with cpu_threads(experiment.protocol.threads):
+                    scored = score(self._embed(experiment))
+                record = TestRecord(
+                    kind=kind,
+                    identity=self.experiment.identity(),
+                    params=self.job.params,
+                    repetition=self.repetition,
+                    folds=[_without(asdict(f), "identity", "history", "params") for f in folds],
+                    search=self.job.search,
+                    provenance=provenance(),
+                    **scored,
+                )
+                record.write(path)
+        except Timeout:  # another worker is at it
+            return
+        self._say("tested", score=record.scores["concatenated"]["map_at_r"])
+
+    def _measure(self, experiment: Experiment, path: Path) -> None:
+        with cpu_threads(experiment.protocol.threads):
+            add_metrics(path, self.job.metrics, lambda: self._embed(experiment), experiment.runs)
+
+    def _embed(self, experiment: Experiment) -> TestEmbeddings:
+        """Open the test classes, as the models see them."""
+        method, params = experiment.method, self.job.params
+        device = choose_device(experiment.config.device)
+        models = [
+            _load(experiment, params, fold, self.repetition, device)
+            for fold in range(len(experiment.split.folds))
         ]
-        separated = [score_test(experiment.listing, indices, e) for e in embeddings]
-        together = score_test(
-            experiment.listing, indices, concatenate(embeddings, method.normalizer)
-        )
-    return TestRecord(
-        kind="reproduction",
-        identity=identity,
-        params=job.params,
-        repetition=repetition,
-        dims={
-            "concatenated": protocol.embedding_size * len(folds),
-            "separated": protocol.embedding_size,
-        },
-        scores={
-            "concatenated": together.values,
-            "separated": {
-                metric: float(np.mean([scores.values[metric] for scores in separated]))
-                for metric in together.values
-            },
-        },
-        separated=[scores.values for scores in separated],
-        queries=together.queries,
-        queries_dropped=together.queries_dropped,
-        test_fingerprint=source.fingerprint,
-        folds=[_without(asdict(fold), "identity", "history", "params") for fold in folds],
-        search=job.search,
-        provenance=provenance(),
-    )
+        digest = _run_digest(self.experiment, params)
+        note_test_opening(experiment.results, method.name, digest, self.repetition)
+        source = experiment.open_part("test")
+        embeddings = [
+            embed_with(model, source, source.indices, device, method.normalizer) for model in models
+        ]
+        kinds = {"concatenated": [concatenate(embeddings, method.normalizer)]}
+        if len(embeddings) > 1:
+            kinds["separated"] = embeddings
+        return see_test(experiment, source, kinds)
+
+    def _say(self, kind: str, **values: Any) -> None:
+        _say(self.experiment, kind, self.repetition, self.listener, **values)
+
+
+def _load(
+    experiment: Experiment,
+    params: Mapping[str, Any],
+    fold: int,
+    repetition: int,
+    device: torch.device,
+) -> Model:
+    try:
+        return load_model(experiment, params, fold, repetition, device)
+    except Exception as error:  # whatever torch makes of a broken file
+        folder = experiment.run_dir(params, fold, repetition)
+        raise HarnessError(
+            f"the weights of fold {fold} in {folder} cannot be read ({type(error).__name__}); "
+            "with the folder moved away, a run that was not tested yet is trained again"
+        ) from None
 
 
 def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:

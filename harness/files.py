@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -69,8 +70,15 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+# A list of plain numbers as `indent` spreads it; a raw line break never stands inside a string.
+_SPREAD_NUMBERS = re.compile(r'\[\n([^\[\]{}"]*)\n *\]')
+
+
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+    """Indented for people, but every list of numbers on one line."""
+    text = json.dumps(value, indent=1, sort_keys=True)
+    packed = _SPREAD_NUMBERS.sub(lambda spread: f"[{' '.join(spread[1].split())}]", text)
+    write_text(path, packed + "\n")
 
 
 def read_json(path: Path) -> Any:

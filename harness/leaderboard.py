@@ -1,58 +1,69 @@
-"""Records -> DataFrame -> CSV and Markdown. Needs neither torch nor the runs."""
+"""Records -> DataFrame: one row per method. Needs neither torch nor the runs."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from harness.files import write_text
-from harness.records import LEDGER, RecordError, TestRecord
-from harness.stats import mean_and_interval
+from harness.metrics import KINDS, LENGTHS, METRICS, MORE, title_of
+from harness.records import (
+    LEDGER,
+    MetricsRecord,
+    RecordError,
+    TestRecord,
+    read_ledger,
+    read_record,
+)
+from harness.stats import LEVEL, holm, mean_and_interval, paired
 
-KINDS = ("concatenated", "separated")
-METRICS = ("map_at_r", "r_precision", "p_at_1")
-METRIC_TITLES = {"map_at_r": "MAP@R", "r_precision": "RP", "p_at_1": "P@1"}
+# What `indistinguishable` may say of a row.
+BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 
-# Column -> what it holds; the order of the columns, too.
-COLUMNS = {
-    "rank": "by concatenated MAP@R; naive rows have none",
+# Column -> what it holds, before and behind the scores; the order of the columns, too.
+BEFORE = {
+    "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",
     "method": "name of --loss, or of a naive baseline",
-    **{
-        f"{metric}_{kind}{suffix}": f"{METRIC_TITLES[metric]} on the test classes, {meaning}"
-        for kind in KINDS
-        for metric in METRICS
-        for suffix, meaning in (
-            ("", f"{kind}: mean over reproductions, 0 to 1"),
-            ("_ci95", f"{kind}: half the width of its 95 % t-interval"),
-        )
-    },
-    "dim_concatenated": "size of the concatenated embedding",
+    "kind": (
+        "`reproduction`: four fold models; `single`: one model of their size together, trained on "
+        "all trainval classes; `naive`: PCA of a network's features or of pixels"
+    ),
+    "indistinguishable": (
+        f"from the best row: `{SAME}` or `{WORSE}` by a paired t-test of concatenated MAP@R over "
+        f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say"
+    ),
+}
+BEHIND = {
+    "dim_concatenated": "size of the concatenated embedding, or of the single model's",
     "dim_separated": "size of one model's embedding",
     "reproductions": "n of the means and intervals; the run that the search chose is not in it",
     "incomplete": "fewer trials or reproductions than the protocol asks for",
     "validation_map_at_r": "mean over folds of the best validation score, in the search",
     "trials": "trials of the search that count",
     "trials_failed": "those among them that failed",
+    "trials_pruned": "those among them that were stopped early",
     "params": "best parameters, as JSON",
     "on_bound": "parameters whose best value lies on an end of its range, as JSON",
     "best_step": "steps to the best checkpoint, mean over models",
     "ms_per_step": "training time per step, mean over models",
+    "convergence_seconds": "training time to the best checkpoint, mean over models",
     "train_seconds": "training time of one model, mean",
     "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
     "device": "what it was trained on",
     "test_openings": "how often the test classes were opened for this method",
-    "queries": "test queries that count",
-    "queries_dropped": "test queries without another image of their class",
+    "queries": "test queries, with those dropped",
+    "queries_dropped": "test queries without another image of their class, left out of all scores",
+    "missing_images": "listed images that could not be read and were left out",
     "protocol": "name of the protocol",
     "dataset": "name of the data set",
     "trunk": "name of the trunk",
+    "weights": "hash of the trunk's pretrained weights; empty without any",
     "split": "hash of the class split",
     "data_fingerprint": "hash of the trainval images",
     "test_fingerprint": "hash of the test images",
@@ -60,6 +71,30 @@ COLUMNS = {
     "versions": "of Python and the libraries, as JSON",
     "command": "that wrote the last record",
 }
+
+
+def columns_of(metrics: Sequence[str]) -> dict[str, str]:
+    """Every column of a table with these metrics, and what it holds."""
+    scores = {}
+    for kind in KINDS:
+        for metric in metrics:
+            name = f"{title_of(metric)} on the test classes, {kind}"
+            more = f" ({MORE[metric]})" if metric in MORE else ""
+            unit = "" if metric in LENGTHS else ", 0 to 1"
+            scores[f"{metric}_{kind}"] = f"{name}: mean over reproductions{unit}{more}"
+            scores[f"{metric}_{kind}_ci95"] = f"{name}: half the width of its 95 % t-interval"
+    return {**BEFORE, **scores, **BEHIND}
+
+
+def metrics_in(frame: pd.DataFrame) -> list[str]:
+    """The metrics of a table: those of every test, then those that were asked for."""
+    suffix = "_concatenated"
+    names = [name.removesuffix(suffix) for name in frame.columns if name.endswith(suffix)]
+    return [name for name in names if name != "dim"]
+
+
+# Whole numbers that some rows lack.
+COUNTS = ("rank", "dim_separated", "trials", "trials_failed", "trials_pruned")
 
 
 @dataclass(frozen=True)
@@ -71,69 +106,166 @@ class Leaderboard:
     problems: list[str]
 
 
+Row = list[TestRecord]
+
+
+def find_tables(results: Path) -> list[Path]:
+    """Every folder of results that has records, in the order of the names."""
+    return sorted(path.parent for path in results.glob("*/*/records"))
+
+
 def build(folder: Path) -> Leaderboard:
     """The table of one results folder, from its records alone."""
     problems: list[str] = []
-    records = []
-    for path in sorted(folder.glob("records/*/*.json")):
-        try:
-            records.append(TestRecord.read(path))
-        except RecordError as error:
-            problems.append(str(error))
+    rows = read_rows(folder, problems)
     openings = _openings(folder, problems)
-    rows = [_row(group, openings) for group in _groups(records, problems)]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    verdicts = _verdicts([row for row in rows if row[0].kind == "reproduction"])
+    more = {m for row in rows for record in row for m in record.scores["concatenated"]}
+    metrics = [*METRICS, *sorted(more - set(METRICS), key=_place)]
+    frame = pd.DataFrame(
+        [
+            {**_columns(row, openings), "indistinguishable": verdicts.get(label_of(row))}
+            for row in rows
+        ],
+        columns=list(columns_of(metrics)),
+    )
     return Leaderboard(folder, _ranked(frame), problems)
 
 
-def _groups(records: Sequence[TestRecord], problems: list[str]) -> list[list[TestRecord]]:
+def _place(metric: str) -> tuple[bool, int, str]:
+    """Recalls first, by rank."""
+    rank = metric.removeprefix("recall_at_")
+    return (False, int(rank), "") if rank.isdigit() else (True, 0, metric)
+
+
+def label_of(row: Row) -> str:
+    """What a row is called."""
+    first = row[0]
+    method = first.identity["method"]
+    return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
+
+
+def read_rows(folder: Path, problems: list[str]) -> list[Row]:
     """The records of each row: a method's at the parameters that did best in validation."""
-    data = [_data_of(record) for record in records]
-    newest = max(zip((r.provenance["time"] for r in records), data, strict=True), default=None)
-    by_method: dict[str, dict[str, list[TestRecord]]] = defaultdict(lambda: defaultdict(list))
-    for record, measured_on in zip(records, data, strict=True):
-        if newest is not None and measured_on != newest[1]:
-            problems.append(
-                f"{record.identity['method']}, reproduction {record.repetition}: measured on "
-                "another version of the data or the split, left out"
-            )
+    records = read_records(folder, problems)
+    found = {path: r for path, r in records.items() if isinstance(r, TestRecord)}
+    if not found:
+        return []
+    found = _with_metrics(found, [r for r in records.values() if isinstance(r, MetricsRecord)])
+    newest = measured_on(max(found.values(), key=lambda record: record.provenance["time"]))
+    by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
+    for path, record in found.items():
+        strange = [what for what, value in measured_on(record).items() if value != newest[what]]
+        if strange:
+            problems.append(f"{path}: measured on another {' and '.join(strange)}, left out")
             continue
         params = json.dumps(record.params, sort_keys=True)
-        by_method[record.identity["method"]][params].append(record)
-    return [max(groups.values(), key=_claim) for groups in by_method.values()]
+        by_label[label_of([record])][params].append(record)
+    return [max(by_params.values(), key=_claim) for by_params in by_label.values()]
 
 
-def _data_of(record: TestRecord) -> tuple[str, str, str]:
-    identity = record.identity
-    return identity["data_fingerprint"], identity["split"], record.test_fingerprint
+def _with_metrics(
+    found: dict[Path, TestRecord], more: Sequence[MetricsRecord]
+) -> dict[Path, TestRecord]:
+    """The records with the scores that were measured on demand among the others."""
+    scores: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for record in more:
+        for kind, values in record.scores.items():
+            scores[key_of(record)][kind] |= values
+    return {
+        path: replace(
+            record,
+            scores={k: {**v, **scores[key_of(record)][k]} for k, v in record.scores.items()},
+        )
+        for path, record in found.items()
+    }
 
 
-def _claim(group: Sequence[TestRecord]) -> tuple[float, float]:
+def key_of(record: TestRecord | MetricsRecord) -> str:
+    """What two records share if they are of the same run, whatever their files are called."""
+    parts = [record.kind, record.identity, record.params, record.repetition]
+    return json.dumps(parts, sort_keys=True)
+
+
+def read_records(folder: Path, problems: list[str]) -> dict[Path, TestRecord | MetricsRecord]:
+    """Every record of a table that can be read, by its file; the others are named."""
+    found = {}
+    for path in sorted(folder.glob("records/*/*.json")):
+        try:
+            found[path] = read_record(path)
+        except RecordError as error:
+            problems.append(str(error))
+    return found
+
+
+def measured_on(record: TestRecord | MetricsRecord) -> dict[str, str]:
+    """What two records must share to stand in one table, beside the protocol."""
+    return {
+        "version of the trainval images": record.identity["data_fingerprint"],
+        "class split": record.identity["split"],
+        "version of the test images": record.test_fingerprint,
+    }
+
+
+def _claim(row: Row) -> tuple[float, float]:
     """What makes a set of parameters the method's: validation score, never a test score."""
-    search = group[0].search
+    search = row[0].search
     return search.get("validation", 0.0), search.get("trials", 0)
 
 
-def _row(group: Sequence[TestRecord], openings: dict[str, int]) -> dict[str, Any]:
-    last = max(group, key=lambda record: record.provenance["time"])
+def run_of(record: TestRecord) -> tuple[int, int]:
+    """What two records share if their random streams are the same: seed and repetition."""
+    return record.identity["seed"], record.repetition
+
+
+def _verdicts(rows: Sequence[Row]) -> dict[str, str]:
+    """Row -> whether the best one is better than it, or only ahead."""
+    if not rows:
+        return {}
+    scores = [{run_of(r): r.scores["concatenated"]["map_at_r"] for r in row} for row in rows]
+    means = [np.mean(list(values.values())) for values in scores]
+    best = int(np.argmax(means))
+    verdicts = {label_of(row): UNKNOWN for row in rows} | {label_of(rows[best]): BEST}
+    tested = {}
+    for row, values in zip(rows, scores, strict=True):
+        shared = sorted(values.keys() & scores[best].keys())
+        p_value = paired([scores[best][run] - values[run] for run in shared]).t_test
+        if row is not rows[best] and p_value is not None:
+            tested[label_of(row)] = p_value
+    for label, p_value in zip(tested, holm(list(tested.values())), strict=True):
+        verdicts[label] = WORSE if p_value < LEVEL else SAME
+    return verdicts
+
+
+def _columns(row: Row, openings: dict[str, int]) -> dict[str, Any]:
+    last = max(row, key=lambda record: record.provenance["time"])
     identity, search = last.identity, last.search
-    folds = [fold for record in group for fold in record.folds]
-    row: dict[str, Any] = {
-        "method": identity["method"],
-        **_scores(group),
-        **{f"dim_{kind}": last.dims[kind] for kind in KINDS},
-        "reproductions": len(group),
+    searched = bool(search)
+    folds = [fold for record in row for fold in record.folds]
+    asked = search.get("asked", {"trials": 0, "reproductions": 0})
+    return {
+        "method": label_of(row),
+        "kind": last.kind,
+        **_scores(row),
+        **{f"dim_{kind}": last.dims.get(kind) for kind in KINDS},
+        "reproductions": len(row),
+        "incomplete": (
+            search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
+        ),
         "validation_map_at_r": search.get("validation"),
         "trials": search.get("trials"),
         "trials_failed": search.get("failed"),
+        "trials_pruned": search.get("pruned", 0) if searched else None,
         "params": json.dumps(last.params, sort_keys=True),
         "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
         "test_openings": openings[identity["method"]],
         "queries": last.queries,
         "queries_dropped": last.queries_dropped,
+        "missing_images": last.missing_images,
         "protocol": identity["protocol"]["name"],
         "dataset": identity["dataset"],
         "trunk": identity["trunk"],
+        "weights": identity.get("weights") or "",
         "split": identity["split"],
         "data_fingerprint": identity["data_fingerprint"],
         "test_fingerprint": last.test_fingerprint,
@@ -141,13 +273,9 @@ def _row(group: Sequence[TestRecord], openings: dict[str, int]) -> dict[str, Any
         "versions": json.dumps(
             {"python": last.provenance["python"], **last.provenance["versions"]}, sort_keys=True
         ),
-        "command": last.provenance["command"],
+        "command": last.provenance["command"].replace("\n", " "),
+        **(_cost(folds) if folds else {}),
     }
-    asked = search.get("asked", {"trials": 0, "reproductions": 0})
-    row["incomplete"] = (
-        search.get("trials", 0) < asked["trials"] or len(group) < asked["reproductions"]
-    )
-    return {**row, **_cost(folds)} if folds else row
 
 
 def _commit(provenance: dict[str, Any]) -> str:
@@ -156,11 +284,11 @@ def _commit(provenance: dict[str, Any]) -> str:
     return provenance["commit"] + ("" if provenance["clean"] else "+")
 
 
-def _scores(group: Sequence[TestRecord]) -> dict[str, float]:
+def _scores(row: Row) -> dict[str, float]:
     values = {}
     for kind in KINDS:
-        for metric in METRICS:
-            scores = [record.scores[kind][metric] for record in group]
+        for metric in {m for record in row for m in record.scores.get(kind, {})}:
+            scores = [r.scores[kind][metric] for r in row if metric in r.scores.get(kind, {})]
             mean, half_width = mean_and_interval(scores)
             values[f"{metric}_{kind}"] = mean
             values[f"{metric}_{kind}_ci95"] = half_width
@@ -168,9 +296,12 @@ def _scores(group: Sequence[TestRecord]) -> dict[str, float]:
 
 
 def _cost(folds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    seconds_per_step = [fold["train_seconds"] / fold["steps"] for fold in folds]
+    best_steps = [fold["best_step"] for fold in folds]
     return {
-        "best_step": np.mean([fold["best_step"] for fold in folds]),
-        "ms_per_step": np.mean([1000 * fold["train_seconds"] / fold["steps"] for fold in folds]),
+        "best_step": np.mean(best_steps),
+        "ms_per_step": 1000 * np.mean(seconds_per_step),
+        "convergence_seconds": np.mean(np.multiply(seconds_per_step, best_steps)),
         "train_seconds": np.mean([fold["train_seconds"] for fold in folds]),
         "peak_memory_mib": max(fold["peak_memory"] for fold in folds) / 2**20,
         "device": ", ".join(sorted({fold["device"] for fold in folds})),
@@ -180,94 +311,18 @@ def _cost(folds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _openings(folder: Path, problems: list[str]) -> dict[str, int]:
     """How often the ledger says that each method was tested."""
     counts: dict[str, int] = defaultdict(int)
-    path = folder / LEDGER
-    lines = path.read_text().splitlines() if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            counts[json.loads(line)["method"]] += 1
-        except (ValueError, KeyError):
-            problems.append(f"{path}, line {number}: not a ledger entry")
+    for entry in read_ledger(folder / LEDGER, problems):
+        counts[entry["method"]] += 1
     return counts
 
 
 def _ranked(frame: pd.DataFrame) -> pd.DataFrame:
-    """Best first; only methods that were trained have a rank."""
+    """Best first; only rows of four trained models have a rank."""
     frame = frame.sort_values("map_at_r_concatenated", ascending=False, ignore_index=True)
-    trained = frame["trials"].notna()
+    trained = frame["kind"] == "reproduction"
     frame.loc[trained, "rank"] = frame.loc[trained, "map_at_r_concatenated"].rank(
         ascending=False, method="min"
     )
-    for column in ("rank", "trials", "trials_failed"):
+    for column in COUNTS:
         frame[column] = frame[column].astype("Int64")
     return frame
-
-
-def write(board: Leaderboard) -> list[Path]:
-    """Write the table beside its records, at full precision and to be read; returns the files."""
-    csv, markdown = board.folder / "leaderboard.csv", board.folder / "leaderboard.md"
-    write_text(csv, board.frame.to_csv(index=False))
-    write_text(markdown, to_markdown(board.frame))
-    return [csv, markdown]
-
-
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that people read first, as text: percent with the half-width of the interval."""
-    table = pd.DataFrame({"rank": frame["rank"].astype("string").fillna("")})
-    table["method"] = frame["method"] + np.where(frame["incomplete"], " †", "")
-    for kind in KINDS:
-        size = _size(frame, kind)
-        for metric in METRICS:
-            title = f"{METRIC_TITLES[metric]} {size}"
-            column = f"{metric}_{kind}"
-            table[title] = [
-                _percent(mean, half_width)
-                for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
-            ]
-    table["validation MAP@R"] = [_percent(value) for value in frame["validation_map_at_r"]]
-    table["trials"] = frame["trials"].astype("string").fillna("")
-    table["n"] = frame["reproductions"].astype("string")
-    return table
-
-
-def _size(frame: pd.DataFrame, kind: str) -> int:
-    """Embedding size of the trained rows; a naive row may have fewer dimensions to offer."""
-    return int(frame[f"dim_{kind}"].max())
-
-
-def _percent(value: float | None, half_width: float = float("nan")) -> str:
-    if value is None or np.isnan(value):
-        return ""
-    interval = "" if np.isnan(half_width) else f" ± {100 * half_width:.2f}"
-    return f"{100 * value:.2f}{interval}"
-
-
-def to_markdown(frame: pd.DataFrame) -> str:
-    """The table with what it measures above and how to read it below."""
-    table = shown(frame)
-    lines = [
-        title_of(frame),
-        "",
-        f"| {' | '.join(table.columns)} |",
-        f"|{'---|' * len(table.columns)}",
-        *(f"| {' | '.join(row)} |" for row in table.astype(str).to_numpy()),
-        "",
-        *notes_on(frame),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def title_of(frame: pd.DataFrame) -> str:
-    first = frame.iloc[0]
-    return f"# {first['dataset']}, {first['trunk']}, protocol `{first['protocol']}`"
-
-
-def notes_on(frame: pd.DataFrame) -> list[str]:
-    """What a reader must know to read the table right."""
-    together, single = (_size(frame, kind) for kind in KINDS)
-    notes = [
-        "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
-        f"{together}: embeddings of the four fold models side by side. {single}: mean of the four.",
-    ]
-    if frame["incomplete"].any():
-        notes.append("† fewer trials or reproductions than the protocol asks for.")
-    return notes

@@ -6,7 +6,7 @@ trainval images here, so that a naive row has seen no more of the test classes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from sklearn.decomposition import PCA
@@ -18,10 +18,11 @@ from harness.experiment import Experiment, digest_of
 from harness.features import Features
 from harness.heads import NORMALIZERS
 from harness.models import build_trunk
+from harness.on_demand import add_metrics
 from harness.parts import open_features_of, open_images
 from harness.progress import ignore
 from harness.records import TestRecord, note_test_opening, provenance
-from harness.scoring import score_test
+from harness.scoring import TestEmbeddings, score, see_test
 from harness.trial import cpu_threads
 
 # Pixels are reduced only where an image has no more of them than this: beyond, PCA takes longer
@@ -29,52 +30,64 @@ from harness.trial import cpu_threads
 MAX_PIXELS = 4096
 
 
-def evaluate_naive(experiment: Experiment, listener: Callable[[str], None]) -> None:
+def evaluate_naive(
+    experiment: Experiment, listener: Callable[[str], None], metrics: Sequence[str] = ()
+) -> None:
     """Write the naive records of an experiment's table that are not there yet."""
     name = "pretrained" if experiment.pretrained else "untrained"
     for repetition in [0] if _fixed(experiment) else range(1, experiment.reproductions + 1):
-        _evaluate(experiment, name, repetition, listener)
+        _evaluate(experiment, name, repetition, listener, metrics)
     if experiment.listing.channels * experiment.protocol.crop**2 <= MAX_PIXELS:
-        _evaluate(experiment, "pixels", 0, listener)
+        _evaluate(experiment, "pixels", 0, listener, metrics)
 
 
 def _evaluate(
-    experiment: Experiment, name: str, repetition: int, listener: Callable[[str], None]
+    experiment: Experiment,
+    name: str,
+    repetition: int,
+    listener: Callable[[str], None],
+    metrics: Sequence[str],
 ) -> None:
     identity = {**experiment.identity(), "method": name}
     digest = digest_of({"identity": identity, "params": {}})
     path = experiment.results / "records" / name / f"{digest}-{repetition:02d}.json"
-    if path.exists():
-        return
-    note_test_opening(experiment.results, name, digest, repetition)
-    seen, unseen = (_features(experiment, name, repetition, part) for part in ("trainval", "test"))
+
+    def embed_test() -> TestEmbeddings:
+        note_test_opening(experiment.results, name, digest, repetition)
+        return _embed_test(experiment, name, repetition)
+
     with cpu_threads(experiment.protocol.threads):
-        size = experiment.protocol.embedding_size
-        num_folds = len(experiment.split.folds)
-        scores, dims = {}, {}
-        for kind, wanted in (("concatenated", num_folds * size), ("separated", size)):
-            # n images span n - 1 directions around their mean.
-            dims[kind] = min(wanted, len(seen.values) - 1, seen.values.shape[1])
-            pca = PCA(dims[kind], svd_solver="covariance_eigh").fit(seen.values)
-            reduced = torch.from_numpy(pca.transform(unseen.values)).float()
-            result = score_test(experiment.listing, unseen.indices, NORMALIZERS["l2"](reduced))
-            scores[kind] = result.values
-    TestRecord(
-        kind="naive",
-        identity=identity,
-        params={},
-        repetition=repetition,
-        dims=dims,
-        scores=scores,
-        separated=[scores["separated"]],
-        queries=result.queries,
-        queries_dropped=result.queries_dropped,
-        test_fingerprint=unseen.fingerprint,
-        folds=[],
-        search={},
-        provenance=provenance(),
-    ).write(path)
-    listener(name)
+        if not path.exists():
+            TestRecord(
+                kind="naive",
+                identity=identity,
+                params={},
+                repetition=repetition,
+                folds=[],
+                search={},
+                provenance=provenance(),
+                **score(embed_test()),
+            ).write(path)
+            listener(name)
+        add_metrics(path, metrics, embed_test, experiment.runs)
+
+
+def _embed_test(experiment: Experiment, name: str, repetition: int) -> TestEmbeddings:
+    """The test classes in as many principal components as trained embeddings have."""
+    seen, test = (_features(experiment, name, repetition, part) for part in ("trainval", "test"))
+
+    def reduced(size: int) -> Tensor:
+        # n images span n - 1 directions around their mean.
+        size = min(size, len(seen.values) - 1, seen.width)
+        pca = PCA(size, svd_solver="covariance_eigh").fit(seen.values)
+        return NORMALIZERS["l2"](torch.from_numpy(pca.transform(test.values)).float())
+
+    size = experiment.protocol.embedding_size
+    kinds = {
+        "concatenated": [reduced(len(experiment.split.folds) * size)],
+        "separated": [reduced(size)],
+    }
+    return see_test(experiment, test, kinds)
 
 
 def _fixed(experiment: Experiment) -> bool:
@@ -92,8 +105,7 @@ def _features(experiment: Experiment, name: str, repetition: int, part: str) -> 
     if name != "pixels":
         seed = experiment.seed("init", fold=0, repetition=repetition)
         encode = build_trunk(experiment, seed).to(device).eval()
-    with cpu_threads(experiment.protocol.threads):
-        values = embed(encode, images, images.indices, device).cpu().numpy()
+    values = embed(encode, images, images.indices, device).cpu().numpy()
     return Features(images.fingerprint, {i: r for r, i in enumerate(images.indices)}, values)
 
 

@@ -75,12 +75,14 @@ def run_fold(
     report: FoldReport = silent,
     keep_weights: bool = False,
     wait: bool = True,
+    adapt: Callable[[Trainer], None] = lambda trainer: None,
 ) -> FoldRecord:
     """Train one model, or read back its record if that was done before.
 
     Args:
         keep_weights: leave the best weights beside the record.
         wait: for a process that is at the same fold; else raise filelock.Timeout.
+        adapt: what to change in the trainer before it starts.
     """
     folder = experiment.run_dir(params, fold, repetition)
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +92,9 @@ def run_fold(
             return found
         write_text(folder / "config.yaml", _fed_back(experiment, params).to_yaml())
         try:
-            return _train_fold(experiment, params, fold, repetition, report, keep_weights, folder)
+            return _train_fold(
+                experiment, params, fold, repetition, report, keep_weights, folder, adapt
+            )
         except TrainingFailed as failure:
             write_text(folder / "failure.txt", f"{failure}\n")
             raise
@@ -112,10 +116,12 @@ def _train_fold(
     report: FoldReport,
     keep_weights: bool,
     folder: Path,
+    adapt: Callable[[Trainer], None],
 ) -> FoldRecord:
     device = choose_device(experiment.config.device)
     with cpu_threads(experiment.protocol.threads):
         trainer = build_trainer(experiment, params, fold, repetition, device)
+        adapt(trainer)
         fit = trainer.fit(
             checkpoint=folder / "checkpoint.pt",
             seed=experiment.seed("loss", fold, repetition),

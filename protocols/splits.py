@@ -37,11 +37,15 @@ class ClassSplit:
         for fold in self.folds:
             train, val = set(fold.train), set(fold.val)
             assert len(train) == len(fold.train) and len(val) == len(fold.val), "a class twice"
-            assert train and val, "a fold has an empty side"
+            assert train and (val or train == trainval), "a fold has an empty side"
             assert not train & val, "a class is in both sides of a fold"
             assert train | val <= trainval, "a fold has a class that is not in trainval"
         for one, other in combinations(self.folds, 2):
             assert not set(one.val) & set(other.val), "two folds validate the same class"
+
+    def undivided(self) -> ClassSplit:
+        """The same classes in one fold that trains on all of trainval and validates none."""
+        return ClassSplit(self.trainval, self.test, (Fold(self.trainval, ()),))
 
     @property
     def digest(self) -> str:

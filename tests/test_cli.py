@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,12 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from conftest import QUICK
 
 from harness import display, registry
-from harness.cli import main
+from harness.cli import app, main
 from harness.cli.options import read_values
 from harness.progress import Event
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,24 @@ def test_every_user_error_is_a_message_and_exit_code_2(
     assert captured.err.startswith("error: ") and message in captured.err
     assert "Traceback" not in captured.err
     assert not (tmp_path / "runs").exists(), "nothing was started"
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_help_of_every_command_has_examples_that_parse(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--help"]) == 0
+    examples = re.findall(r"\$ harness (.+?)\s*$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert examples
+    for example in examples:
+        command, *arguments = shlex.split(example)
+        assert command == name
+        COMMANDS[name].make_context(name, arguments)
+
+
+def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--help"]) == 0
+    assert "[default:" in capsys.readouterr().out
 
 
 def test_list_shows_every_loss_with_paper_space_and_presets(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,13 @@ from harness.cli import main
 from harness.config import RunConfig, load_config
 from harness.evaluation import evaluate
 from harness.experiment import build_experiment
+from harness.metrics import METRICS
 from harness.models import build_model
-from harness.records import LEDGER, FoldRecord, TestRecord
+from harness.records import LEDGER, FoldRecord, MetricsRecord, TestRecord
+from harness.registry import Hook
+from harness.single import stop_by_steps, without_folds
 from harness.study import Study, search
-from harness.trial import WEIGHTS
+from harness.trial import WEIGHTS, build_trainer
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +47,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def eval_command(root: Path) -> list[str]:
-    folders = ["--runs-dir", str(root / "runs"), "--results-dir", str(root / "results")]
-    return ["eval", "--reproductions", "2", "--workers", "1", *folders]
+    return eval_from(root / "runs", root / "results")
+
+
+def eval_from(runs: Path, results: Path, *flags: str) -> list[str]:
+    folders = ["--runs-dir", str(runs), "--results-dir", str(results)]
+    return ["eval", "--reproductions", "2", "--workers", "1", *folders, *flags]
 
 
 def config_of(root: Path, loss: str) -> RunConfig:
@@ -58,7 +67,7 @@ def table(finished: Path) -> Path:
 def test_the_leaderboard_has_a_row_for_each_method_and_each_naive_baseline(table: Path) -> None:
     frame = pd.read_csv(table / "leaderboard.csv")
     assert set(frame["method"]) == {"proxyanchor", "ccp-c2", "untrained", "pixels"}
-    assert list(frame.columns) == list(leaderboard.COLUMNS)
+    assert list(frame.columns) == list(leaderboard.columns_of(METRICS))
     trained = frame[frame["trials"].notna()]
     assert trained["reproductions"].tolist() == [2, 2]
     assert sorted(trained["rank"]) == [1, 2]
@@ -119,6 +128,17 @@ def plain_scores(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, fl
     }
 
 
+@pytest.mark.parametrize("name", ["ccp-c2", "untrained"])
+@pytest.mark.parametrize("kind", ["concatenated", "separated"])
+def test_the_scores_of_the_classes_make_up_the_score(table: Path, name: str, kind: str) -> None:
+    record = TestRecord.read(next(table.glob(f"records/{name}/*.json")))
+    assert record.class_queries == [5] * 8  # half of 16 classes
+    for metric, values in record.per_class[kind].items():
+        assert len(set(values)) > 1
+        mean = np.average(np.array(values, float), weights=record.class_queries)
+        assert mean == pytest.approx(record.scores[kind][metric], abs=1e-6)
+
+
 def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, table: Path) -> None:
     experiment = build_experiment(config_of(finished, "proxyanchor"))
     parts = {}
@@ -150,6 +170,147 @@ def test_the_search_is_not_among_the_reproductions(finished: Path) -> None:
     by_repetition = {r: {f.fold for f in folds if f.repetition == r} for r in (0, 1, 2)}
     assert by_repetition == {0: {0, 1, 2, 3}, 1: {0, 1, 2, 3}, 2: {0, 1, 2, 3}}
     assert len([f for f in folds if f.repetition == 0]) == 8  # two trials
+
+
+@pytest.fixture
+def results(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the results, to which more may be added."""
+    return Path(shutil.copytree(finished / "results", tmp_path / "results"))
+
+
+WANTED = ["--metrics", "recall@1,4", "nmi", "covering_radius", "class_distance"]
+
+
+def test_more_metrics_are_measured_from_the_kept_weights(
+    finished: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = results / FOLDER / "folder_pictures-convnet"
+    before = {path: path.read_bytes() for path in table.glob("records/*/*.json")}
+    openings = len((table / LEDGER).read_text().splitlines())
+    assert main(eval_from(finished / "runs", results, *WANTED)) == 0
+    assert "R@4 512" in capsys.readouterr().out
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    for row in ("ccp-c2", "proxyanchor", "untrained", "pixels"):
+        for kind in ("concatenated", "separated"):
+            assert frame.loc[row, f"recall_at_1_{kind}"] == pytest.approx(
+                frame.loc[row, f"p_at_1_{kind}"]
+            )
+            assert frame.loc[row, f"recall_at_4_{kind}"] >= frame.loc[row, f"recall_at_1_{kind}"]
+    assert frame[["nmi_concatenated", "covering_radius_separated"]].notna().all(axis=None)
+    # Nothing old was touched; every run has one new record, and one more opening.
+    after = {path: path.read_bytes() for path in table.glob("records/*/*.json")}
+    assert before.items() <= after.items() and len(after) == 2 * len(before)
+    assert len((table / LEDGER).read_text().splitlines()) == openings + len(before)
+    assert main(eval_from(finished / "runs", results, *WANTED)) == 0
+    assert len(list(table.glob("records/*/*.json"))) == len(after)
+
+
+def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, results: Path) -> None:
+    assert (
+        main(eval_from(finished / "runs", results, "--loss", "ccp", "--metrics", "class_distance"))
+        == 0
+    )
+    table = results / FOLDER / "folder_pictures-convnet"
+    path = next(table.glob("records/ccp-c2/*-01.metrics.class_distance.json"))
+    record = MetricsRecord.read(path)
+    experiment = build_experiment(config_of(finished, "ccp-c2"))
+    source = experiment.open_part("test")
+    labels = torch.from_numpy(experiment.listing.labels[source.indices])
+    images = source.for_evaluation(source.indices)
+    means = []
+    for fold in range(4):
+        model = build_model(experiment, record.params, seed=0).eval()
+        folder = experiment.run_dir(record.params, fold, repetition=1)
+        model.load_state_dict(torch.load(folder / WEIGHTS))
+        with torch.no_grad():
+            vectors = model(images)
+        vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1)
+        apart = labels[:, None] != labels
+        means.append(torch.cdist(vectors, vectors)[apart].mean().item())
+    assert record.scores["separated"]["class_distance"] == pytest.approx(np.mean(means), rel=1e-4)
+
+
+def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
+    finished: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = eval_from(
+        finished / "runs", results, "--loss", "ccp", "--single-512", "--metrics", "recall@1"
+    )
+    assert main(command) == 0
+    assert "single: one model of that size" in capsys.readouterr().out
+    table = results / FOLDER / "folder_pictures-convnet"
+    row = pd.read_csv(table / "leaderboard.csv").set_index("method").loc["ccp-c2 (single 512)"]
+    assert row["kind"] == "single" and np.isnan(row["rank"]) and row["reproductions"] == 2
+    assert row["dim_concatenated"] == 512 and np.isnan(row["map_at_r_separated"])
+    assert row["recall_at_1_concatenated"] == pytest.approx(row["p_at_1_concatenated"])
+    records = [TestRecord.read(path) for path in sorted(table.glob("records/ccp-c2/*.single.json"))]
+    four = [TestRecord.read(path) for path in sorted(table.glob("records/ccp-c2/*-0?.json"))]
+    for record, together in zip(records, four, strict=True):
+        # Trained for the mean of the fold models' best steps, in whole validations of 2 steps.
+        mean = np.mean([fold["best_step"] for fold in together.folds])
+        assert [fold["steps"] for fold in record.folds] == [2 * round(mean / 2)]
+        assert record.folds[0]["best_step"] == record.folds[0]["steps"]  # the last weights
+        assert record.identity == together.identity and record.params == together.params
+        assert record.separated == [] and list(record.scores) == ["concatenated"]
+    files = len(list(table.glob("records/*/*.json")))
+    assert main(command) == 0  # nothing is done twice
+    assert len(list(table.glob("records/*/*.json"))) == files
+
+
+def test_the_single_model_trains_on_all_trainval_classes(finished: Path) -> None:
+    experiment = build_experiment(config_of(finished, "ccp-c2"))
+    folds = [FoldRecord.read(p) for p in finished.glob("runs/*/*/ccp-c2/folds/*/record.json")][:4]
+    alone = without_folds(experiment, folds)
+    params = folds[0].params
+    trainer = build_trainer(alone, params, 0, 1, torch.device("cpu"))
+    assert len(trainer.batches.indices) == len(experiment.split.trainval) == 8
+    assert trainer.model.head.weight.shape[0] == 512
+    assert alone.split.test == experiment.split.test
+
+
+def test_the_hook_of_the_single_model_hears_the_scores_of_the_folds(finished: Path) -> None:
+    path = next(finished.glob("runs/*/*/ccp-c2/folds/*/record.json"))
+    fold = FoldRecord.read(path)
+    longer = replace(fold, history=[(2, 0.0, 0.3), (4, 0.0, 0.5)])
+    shorter = replace(fold, history=[(2, 0.0, 0.1)])
+    heard = []
+
+    class Listening(Hook):
+        def on_validation_end(self, context: Any, score: float) -> None:
+            heard.append((context.step, score))
+
+    experiment = build_experiment(config_of(finished, "ccp-c2"))
+    alone = without_folds(experiment, [longer, shorter, longer, shorter])
+    trainer = build_trainer(alone, fold.params, 0, 1, torch.device("cpu"))
+    trainer.hook = Listening()
+    stop_by_steps(trainer, [longer, shorter])
+    for step in (2, 4):
+        trainer.progress.step = step
+        trainer._validate()
+    assert heard == [(2, 0.2), (4, 0.5)]
+    assert trainer.progress.best_step == 4
+
+
+def test_an_unknown_metric_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--metrics", "recal@1"]) == 2
+    assert "no metric on demand named 'recal@1'. Did you mean 'recall@1" in capsys.readouterr().err
+
+
+def test_weights_that_are_gone_are_named_and_the_rest_is_measured(
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = results / FOLDER / "folder_pictures-convnet"
+    openings = len((table / LEDGER).read_text().splitlines())
+    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
+    record = next(path for path in paths if FoldRecord.read(path).repetition == 1)
+    record.with_name(WEIGHTS).write_bytes(b"broken")
+    assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
+    said = capsys.readouterr().err
+    assert "warning: ccp-c2, reproduction 1: the weights of fold" in said
+    assert str(record.parent) in said
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    assert frame["nmi_concatenated"].notna().all()  # of ccp-c2, from reproduction 2
+    assert len((table / LEDGER).read_text().splitlines()) == openings + 6  # of seven runs
 
 
 def test_a_saved_config_repeats_its_run(finished: Path, tmp_path: Path) -> None:
@@ -256,8 +417,99 @@ def test_a_search_without_a_complete_trial_is_named(config: RunConfig) -> None:
     Study(build_experiment(config))
     prepared = Path(build_experiment(config).runs)
     (prepared / "config.yaml").write_text(config.to_yaml())
-    with pytest.raises(Exception, match="proxyanchor: no trial of its search is complete"):
+    with pytest.raises(Exception, match=r"/proxyanchor: no trial of its search is complete"):
         evaluate([], {"runs_dir": config.runs_dir})
+
+
+@pytest.fixture
+def runs(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the runs, which may be spoiled."""
+    return Path(shutil.copytree(finished / "runs", tmp_path / "runs"))
+
+
+def test_a_search_that_cannot_be_read_is_named_and_the_others_are_evaluated(
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(runs.glob("*/*/ccp-c2/config.yaml"))
+    path.write_text("loss: [ccp")
+    assert main(eval_from(runs, results)) == 0
+    captured = capsys.readouterr()
+    assert f"warning: {path.parent}: {path} is not valid YAML" in captured.err
+    assert "proxyanchor" in captured.out
+
+
+def test_a_search_on_images_that_are_gone_is_named(
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(runs.glob("*/*/ccp-c2/config.yaml"))
+    path.write_text(path.read_text().replace("/pictures", "/moved"))
+    assert main(eval_from(runs, results)) == 0
+    said = capsys.readouterr().err
+    assert f"warning: {path.parent}: no folder at" in said and "/moved" in said
+
+
+def test_a_half_finished_search_is_evaluated_and_marked(table: Path) -> None:
+    """Two trials of the fifty that the protocol asks for."""
+    row = pd.read_csv(table / "leaderboard.csv").set_index("method").loc["proxyanchor"]
+    assert row["trials"] == 2 and row["incomplete"]
+    assert "proxyanchor †" in (table / "leaderboard.md").read_text()
+
+
+def test_a_truncated_record_of_a_model_is_named_and_the_other_runs_are_tested(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
+    path = next(p for p in paths if FoldRecord.read(p).repetition == 1)
+    path.write_text(path.read_text()[:50])
+    assert main(eval_from(runs, tmp_path / "new")) == 0
+    said = capsys.readouterr().err
+    assert said.count(f"warning: ccp-c2, reproduction 1: {path}: not a complete JSON file") == 1
+    table = tmp_path / "new" / FOLDER / "folder_pictures-convnet"
+    frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
+    assert frame.loc[["ccp-c2", "proxyanchor"], "reproductions"].tolist() == [1, 2]
+
+
+def test_a_truncated_record_of_a_test_is_named_by_the_command(
+    runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(results.glob("*/*/records/ccp-c2/*-01.json"))
+    path.write_text(path.read_text()[:50])
+    assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
+    said = capsys.readouterr().err
+    assert f"warning: {path}: not a complete JSON file" in said
+    assert path.read_text().count("\n") < 10, "it is left as it is"
+    frame = pd.read_csv(path.parent.parent.parent / "leaderboard.csv").set_index("method")
+    assert frame["nmi_concatenated"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("identity", {"method": "proxyanchor"}, "identity lacks protocol"),
+        ("scores", {}, "scores lacks concatenated"),
+        ("provenance", [], "provenance lacks time"),
+    ],
+)
+def test_a_record_that_lacks_what_tables_need_is_named(
+    copied: Path, name: str, value: Any, reason: str
+) -> None:
+    path = next(copied.glob("records/proxyanchor/*.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    board = leaderboard.build(copied)
+    assert board.problems == [f"{path}: not a TestRecord ({reason})"]
+    assert board.frame.set_index("method").loc["proxyanchor", "reproductions"] == 1
+
+
+def test_a_table_without_a_readable_record_is_left_as_it_is(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (table,) = results.glob("*/*/leaderboard.csv")
+    before = table.read_text()
+    for path in results.glob("*/*/records/*/*.json"):
+        path.write_text("")
+    assert main(["leaderboard", "--results-dir", str(results)]) == 0
+    assert capsys.readouterr().err.count("not a complete JSON file") == 7
+    assert table.read_text() == before
 
 
 @pytest.fixture
@@ -285,7 +537,8 @@ def test_a_record_of_another_version_of_the_data_is_left_out(copied: Path) -> No
     values["provenance"]["time"] = "2020-01-01T00:00:00+00:00"
     path.write_text(json.dumps(values))
     board = leaderboard.build(copied)
-    assert "another version of the data" in board.problems[0]
+    expected = f"{path}: measured on another version of the trainval images, left out"
+    assert board.problems == [expected]
     assert board.frame.set_index("method").loc["proxyanchor", "reproductions"] == 1
 
 

@@ -62,6 +62,9 @@ def test_only_the_command_line_prints_or_exits() -> None:
             assert not names & {"print", "exit"}, path
 
 
+MAIN = "from harness.cli import main; main"
+
+
 def modules_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
     command = [sys.executable, "-c", code]
@@ -72,8 +75,9 @@ def modules_after(statement: str) -> set[str]:
     "statement",
     [
         "import harness",
-        "from harness.cli import main; main(['--help'])",
-        "from harness import leaderboard",
+        f"{MAIN}(['--help'])",
+        "from harness import leaderboard, rendering",
+        f"{MAIN}(['compare', 'proxygml', 'proxyanchor', '--results-dir', r'{ROOT / 'results'}'])",
         "from harness.config import RunConfig",
     ],
 )

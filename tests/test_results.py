@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import leaderboard
+from harness import leaderboard, rendering
 from harness.experiment import Experiment
 from harness.files import read_json
 
@@ -25,7 +25,10 @@ def test_the_committed_table_is_current(table: Path) -> None:
     board = leaderboard.build(table)
     assert board.problems == []
     assert board.frame.to_csv(index=False) == (table / "leaderboard.csv").read_text()
-    assert leaderboard.to_markdown(board.frame) == (table / "leaderboard.md").read_text()
+    assert rendering.to_markdown(board.frame) == (table / "leaderboard.md").read_text()
+    assert rendering.to_latex(board.frame) == (table / "leaderboard.tex").read_text()
+    described = rendering.describe_columns(board.frame)
+    assert described == (table / "leaderboard_columns.md").read_text()
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: f"{path.parent.name}/{path.name}")

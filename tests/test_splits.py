@@ -101,6 +101,13 @@ def test_a_leaking_split_cannot_be_built(
         ClassSplit(trainval, test, folds)
 
 
+def test_an_undivided_split_trains_on_every_trainval_class_and_no_other() -> None:
+    split = split_classes(196, "mlrc")
+    (fold,) = split.undivided().folds
+    assert fold.train == split.trainval and fold.val == ()
+    assert split.undivided().test == split.test
+
+
 def test_the_digest_tells_splits_apart() -> None:
     digests = {split_classes(n, s).digest for n in (196, 198) for s in FOLD_SCHEMES}
     assert len(digests) == 6

@@ -9,9 +9,13 @@ import sys
 
 import typer
 
+from harness.cli.compare import compare
 from harness.cli.data import data
 from harness.cli.evaluate import evaluate
+from harness.cli.leaderboard import leaderboard
 from harness.cli.listing import list_
+from harness.cli.merge import merge
+from harness.cli.published import tables
 from harness.cli.search import search
 from harness.cli.train import train
 from harness.errors import HarnessError
@@ -22,10 +26,15 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # else brackets in help texts vanish
     help="Is that metric learning loss really better? A fair search, then a test on new classes.",
 )
 app.command()(search)
 app.command("eval")(evaluate)
+app.command()(leaderboard)
+app.command()(compare)
+app.command()(tables)
+app.command()(merge)
 app.command()(train)
 app.command("list")(list_)
 app.add_typer(data, name="data")

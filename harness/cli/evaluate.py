@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import typer
+
+from harness.cli.leaderboard import Published, show_tables
 from harness.cli.options import (
     AllowMissing,
     Cache,
@@ -29,6 +31,17 @@ from harness.cli.options import (
     read_values,
 )
 
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(help="Also recall@1,2,4,8 nmi covering_radius class_distance."),
+]
+
+
+Single = Annotated[
+    bool,
+    typer.Option("--single-512", help="Also one model as large as all folds' together."),
+]
+
 
 def evaluate(
     loss: Loss = None,
@@ -48,46 +61,29 @@ def evaluate(
     results_dir: ResultsDir = None,
     config: ConfigFile = None,
     set_: Set = None,
+    metrics: Metrics = None,
+    single_512: Single = False,
+    published: Published = False,
     verbose: Verbose = False,
 ) -> None:
     """Train the best parameters again with new seeds, open the test classes, write the tables.
 
     Without flags, every search in --runs-dir; nothing is done twice.
 
-    harness eval --loss proxyanchor --dataset glyphs
+    $ harness eval --loss proxyanchor --dataset glyphs
+
+    $ harness eval --metrics recall@1,2,4,8 nmi --single-512
     """
     values = read_values(config, set_, locals())
-    from harness import leaderboard
+    from harness.config import RunConfig
     from harness.evaluation import evaluate as run_evaluation
+    from harness.metrics import is_metric, parse_metrics
 
+    names = [*(loss or []), *(more or [])]
+    # As losses do, metrics may stand behind one another without repeating the flag.
+    wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
+    losses = [name for name in names if name not in wanted]
     with progress(verbose) as listener:
-        done = run_evaluation([*(loss or []), *(more or [])], values, listener)
-    problems = list(done.problems)
-    for table in done.tables:
-        board = leaderboard.build(table)
-        files = leaderboard.write(board)
-        _print_leaderboard(board, files)
-        problems.extend(board.problems)
-    for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
-
-
-def _print_leaderboard(board: Any, files: list[Path]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from harness.leaderboard import notes_on, shown, title_of
-
-    table = Table(title=title_of(board.frame).lstrip("# "), title_justify="left")
-    rows = shown(board.frame)
-    for column in rows.columns:
-        left = column in ("method",)
-        table.add_column(column, justify="left" if left else "right", overflow="fold")
-    for row in rows.astype(str).to_numpy():
-        table.add_row(*row)
-    # A terminal wraps what does not fit; a file has room for the whole table.
-    width = None if sys.stdout.isatty() else 200
-    Console(width=width).print(table)
-    for note in notes_on(board.frame):
-        print(note)
-    print("files: " + ", ".join(str(path) for path in files))
+        done = run_evaluation(losses, values, listener, parse_metrics(wanted), single_512)
+    results = Path(values.get("results_dir", RunConfig.results_dir))
+    show_tables(done.tables, results, published, done.problems)

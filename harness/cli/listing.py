@@ -17,7 +17,10 @@ def list_(
     ] = "all",
     dataset: Dataset = None,
 ) -> None:
-    """What there is: losses with paper and search space, data sets, protocols, trunks."""
+    """What there is: losses with paper and search space, data sets, protocols, trunks.
+
+    $ harness list losses --dataset glyphs
+    """
     from harness import registry
 
     kinds = {"losses": "loss", "datasets": "dataset", "protocols": "protocol", "trunks": "trunk"}

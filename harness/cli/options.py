@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Loss = Annotated[
     list[str] | None, typer.Option("--loss", "-l", help="Name, or a Python file of yours.")
 ]
-MoreLosses = Annotated[list[str] | None, typer.Argument(metavar="[LOSS]...", help="More losses.")]
+MoreLosses = Annotated[list[str] | None, typer.Argument(metavar="LOSS", help="More losses.")]
 Dataset = Annotated[str | None, typer.Option(help="Name, or folder:PATH. Default: glyphs.")]
 Protocol = Annotated[
     str | None, typer.Option(help="Name, perhaps changed: mlrc+batch_size=64. Default: mlrc.")

@@ -61,7 +61,7 @@ def search(
 ) -> None:
     """Search the hyper-parameters of losses; repeat the command to go on, or to add trials.
 
-    harness search --loss proxyanchor --dataset glyphs --trials 10
+    $ harness search --loss proxyanchor --dataset glyphs --trials 10
     """
     values = read_values(config, set_, locals())
     from harness.study import search as run_search

@@ -60,7 +60,7 @@ def train(
 ) -> None:
     """Train one configuration on the four folds, without a search and without the test classes.
 
-    harness train --loss proxyanchor --set params.margin=0.2
+    $ harness train --loss proxyanchor --set params.margin=0.2
     """
     values = read_values(config, set_, locals())
     for one in read_configs(values, [*(loss or []), *(more or [])]):

@@ -1,0 +1,113 @@
+"""`harness compare`: is the difference between methods real?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.leaderboard import print_table
+from harness.cli.options import Protocol, ResultsDir, Trunk
+from harness.errors import unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.compare import Comparison, Ranks
+
+
+# Columns for a narrow terminal, beside the difference itself.
+NARROW = ("data set", "pair", "over classes", "n", "p:")
+
+
+def compare(
+    methods: Annotated[
+        list[str], typer.Argument(metavar="METHOD", help="Two or more rows of a table.")
+    ],
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Name; repeat it for several. [default: glyphs]")
+    ] = None,
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    metric: Annotated[str, typer.Option(help="map_at_r, r_precision or p_at_1.")] = "map_at_r",
+    results_dir: ResultsDir = None,
+) -> None:
+    """Say whether one method is better than another, from the records alone.
+
+    Seeds are shared by all methods, so runs are compared in pairs; test classes are drawn again
+    to see whether others might have reversed the order.
+
+    $ harness compare proxyanchor contrastive --dataset glyphs
+
+    $ harness compare ccp ms triplet --dataset cub --dataset cars
+    """
+    from harness import compare as comparing
+    from harness.metrics import METRICS, title_of
+
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
+    results = Path(results_dir or "results")
+    tables = [
+        comparing.find_table(results, protocol or "mlrc", name, trunk)
+        for name in dataset or ["glyphs"]
+    ]
+    problems: list[str] = []
+    comparisons, ranks = comparing.compare(tables, methods, metric, problems)
+    title = "Differences in percent, the first minus the second"
+    print_table(_rows(comparisons), title, (*NARROW, title_of(metric)))
+    for comparison in comparisons:
+        print(f"- {comparing.in_words(comparison)}")
+    if len(tables) > 1:
+        _print_ranks(ranks)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+
+
+def _rows(comparisons: list[Comparison]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([_row(comparison) for comparison in comparisons])
+
+
+def _row(c: Comparison) -> dict[str, str]:
+    from harness.metrics import title_of
+    from harness.stats import Paired
+
+    def p_values(result: Paired) -> str:
+        values = [value for value in (result.t_test, result.wilcoxon) if value is not None]
+        return " / ".join(f"{value:.2g}" for value in values) or "-"
+
+    def difference(result: Paired) -> str:
+        if not result.n:
+            return "-"
+        interval = f" ± {100 * result.half_width:.2f}" if result.n > 1 else ""
+        return f"{100 * result.mean:+.2f}{interval}"
+
+    classes = "-" if c.classes is None else " to ".join(f"{100 * end:+.2f}" for end in c.classes)
+    effect = c.concatenated.effect
+    return {
+        "data set": c.dataset,
+        "pair": f"{c.ahead} - {c.behind}",
+        f"{title_of(c.metric)} concatenated": difference(c.concatenated),
+        "over classes": classes,
+        "n": str(c.concatenated.n),
+        "p: t / Wilcoxon": p_values(c.concatenated),
+        "effect d_z": "-" if effect is None else f"{effect:.2f}",
+        "separated": difference(c.separated),
+        "separated n": str(c.separated.n),
+        "separated p: t / Wilcoxon": p_values(c.separated),
+    }
+
+
+def _print_ranks(ranks: Ranks) -> None:
+    from harness.compare import spell_p
+
+    ordered = sorted(zip(ranks.ranks, ranks.methods, strict=True))
+    listed = ", ".join(f"{method} {rank:.2f}" for rank, method in ordered)
+    print(f"Mean rank over {ranks.datasets} data sets: {listed}.")
+    if ranks.p_value is None:
+        print("A Friedman test takes three methods and five data sets.")
+    else:
+        print(f"Friedman test of all being equal: p = {spell_p(ranks.p_value)}.")

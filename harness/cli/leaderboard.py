@@ -1,0 +1,119 @@
+"""`harness leaderboard`: the tables, made again from their records; and how a table is printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import ResultsDir
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.leaderboard import Leaderboard
+
+# A terminal that is narrower than the whole table gets these columns of it.
+NARROW = ("rank", "method", "MAP@R", "P@1", "n")
+
+
+Published = Annotated[
+    bool, typer.Option("--published", help="Put the papers' numbers beside ours.")
+]
+
+
+def leaderboard(results_dir: ResultsDir = None, published: Published = False) -> None:
+    """Make every table in --results-dir again from its records, and print it.
+
+    Opens no images and trains nothing.
+
+    $ harness leaderboard
+
+    $ harness leaderboard --results-dir their/results --published
+    """
+    from harness.leaderboard import find_tables
+
+    results = Path(results_dir or "results")
+    tables = find_tables(results)
+    if not tables:
+        raise HarnessError(
+            f"no records in {results}: they lie in PROTOCOL/DATASET-TRUNK/records there\n"
+            "  `harness eval` writes them; --results-dir says where they are"
+        )
+    show_tables(tables, results, published)
+
+
+def show_tables(
+    tables: Iterable[Path], results: Path, published: bool = False, problems: Iterable[str] = ()
+) -> None:
+    """Write and print tables, then everything that could not enter them."""
+    from harness import rendering
+    from harness.leaderboard import build
+    from harness.published import find_folder
+
+    numbers = find_folder(results) if published else None
+    problems = list(problems)
+    for folder in tables:
+        board = build(folder)
+        problems.extend(board.problems)
+        if len(board.frame):
+            files = rendering.write(board)
+            _print_board(board, files)
+            if numbers is not None:
+                _print_beside(folder, numbers)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+
+
+def _print_board(board: Leaderboard, files: list[Path]) -> None:
+    from harness.rendering import heading, notes_on, on_demand, shown
+
+    rows, more = shown(board.frame), on_demand(board.frame)
+    print_table(rows.drop(columns=more), heading(board.frame), NARROW)
+    if more:
+        print_table(rows[["method", *more]], "measured on demand")
+    for note in notes_on(board.frame):
+        print(note)
+    names = ", ".join(path.name for path in files)
+    print(f"files in {board.folder}: {names}\n")
+
+
+def _print_beside(table: Path, numbers: Path) -> None:
+    """Ours and the papers', and a file of both."""
+    from harness.files import write_text
+    from harness.published import beside
+    from harness.rendering import beside_shown
+
+    found = beside(table, numbers)
+    if len(found.rows):
+        path = table / "published.csv"
+        write_text(path, found.rows.to_csv(index=False))
+        print_table(beside_shown(found.rows), "Ours and published, in percent")
+        print("± of the difference: of ours and theirs together, or of ours if they give none.")
+        print(f"file: {path}\n")
+    for reason in found.differences:
+        print(f"published: {reason}")
+
+
+def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) -> None:
+    """A table on the terminal; if it is too narrow, only columns that begin with a narrow name."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    needed = 1 + sum(max(len(column), *rows[column].str.len()) + 3 for column in rows.columns)
+    # A file has room for the whole table.
+    console = Console(width=None if sys.stdout.isatty() else max(needed, 100))
+    if narrow and needed > console.width:
+        rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
+    table = Table(title=Text(title), title_justify="left")  # as it stands: brackets are no markup
+    for column in rows.columns:
+        left = column in ("method", "pair", "parameters", "source")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
+    for row in rows.astype(str).to_numpy():
+        table.add_row(*map(Text, row))
+    console.print(table)
