@@ -296,13 +296,21 @@ def test_an_unknown_metric_is_a_message(capsys: pytest.CaptureFixture[str]) -> N
     assert "no metric on demand named 'recal@1'. Did you mean 'recall@1" in capsys.readouterr().err
 
 
+def record_of_a_fold_model(runs: Path) -> Path:
+    """Of ccp-c2 at reproduction 1; another test may have left its single model."""
+    for path in runs.glob("*/*/ccp-c2/folds/*/record.json"):
+        fold = FoldRecord.read(path)
+        if fold.repetition == 1 and fold.identity["protocol"]["embedding_size"] == 128:
+            return path
+    raise AssertionError("no fold of reproduction 1")
+
+
 def test_weights_that_are_gone_are_named_and_the_rest_is_measured(
     runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = results / FOLDER / "folder_pictures-convnet"
     openings = len((table / LEDGER).read_text().splitlines())
-    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
-    record = next(path for path in paths if FoldRecord.read(path).repetition == 1)
+    record = record_of_a_fold_model(runs)
     record.with_name(WEIGHTS).write_bytes(b"broken")
     assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
     said = capsys.readouterr().err
@@ -458,8 +466,7 @@ def test_a_half_finished_search_is_evaluated_and_marked(table: Path) -> None:
 def test_a_truncated_record_of_a_model_is_named_and_the_other_runs_are_tested(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
-    path = next(p for p in paths if FoldRecord.read(p).repetition == 1)
+    path = record_of_a_fold_model(runs)
     path.write_text(path.read_text()[:50])
     assert main(eval_from(runs, tmp_path / "new")) == 0
     said = capsys.readouterr().err
