@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from harness.errors import HarnessError, unknown
+from harness.redact import redact
 
 
 def _default_cache() -> str:
@@ -34,6 +35,9 @@ class RunConfig:
         seed: of the study and of every run in it.
         workers: processes; 0 is one per GPU, or one per core on a CPU.
         loader_workers: processes that prepare batches for one training process.
+        storage: URL of a database that keeps the studies; empty is a journal in the run directory.
+        heartbeat: seconds between signs of life of a worker in a database; after four that are
+            missed, its trial is another's.
     """
 
     loss: str = ""
@@ -50,6 +54,8 @@ class RunConfig:
     loader_workers: int = 0
     device: str = "auto"
     data_root: str = field(default_factory=lambda: os.environ.get("HARNESS_DATA", ""))
+    storage: str = field(default_factory=lambda: os.environ.get("HARNESS_STORAGE", ""))
+    heartbeat: int = 30
     runs_dir: str = "runs"
     results_dir: str = "results"
     cache_dir: str = field(default_factory=_default_cache)
@@ -58,6 +64,8 @@ class RunConfig:
         for name in ("trials", "reproductions", "workers", "loader_workers", "seed"):
             if getattr(self, name) < 0:
                 raise HarnessError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.heartbeat < 1:
+            raise HarnessError(f"heartbeat must be at least a second, got {self.heartbeat}")
 
     def updated(self, values: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed; unknown names and wrong types are refused."""
@@ -74,7 +82,9 @@ class RunConfig:
         return replace(self, **values)
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(asdict(self), sort_keys=False)
+        """What is written down: everything but passwords."""
+        values = {**asdict(self), "storage": redact(self.storage)}
+        return yaml.safe_dump(values, sort_keys=False)
 
 
 def load_config(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from harness import registry, retrieval
-from harness.config import RunConfig, load_config
+from harness.config import RunConfig
 from harness.device import choose_device
 from harness.embed import concatenate, embed_with
 from harness.errors import HarnessError
@@ -20,7 +20,8 @@ from harness.experiment import Experiment, build_experiment, digest_of
 from harness.naive import evaluate_naive
 from harness.progress import Event, Listener, ignore
 from harness.records import FoldRecord, TestRecord, note_test_opening, provenance
-from harness.study import CONFIG, JOURNAL, Study
+from harness.storage import JOURNAL
+from harness.study import CONFIG, Study, saved_config
 from harness.trainer import Progress, TrainingFailed
 from harness.trial import cpu_threads, find_fold, load_model, run_fold
 from harness.workers import run_workers, worker_count
@@ -89,12 +90,15 @@ def _find_jobs(
     runs = Path(RunConfig().updated(values).runs_dir)
     wanted = {registry.load_method(loss).name for loss in losses}
     for path in sorted(runs.glob(f"*/*/*/{CONFIG}")):
-        if not path.with_name(JOURNAL).exists() or (wanted and path.parent.name not in wanted):
+        if wanted and path.parent.name not in wanted:
             continue
-        saved = RunConfig().updated(load_config(path))
+        saved = saved_config(path)
+        if not (saved.storage or path.with_name(JOURNAL).exists()):
+            continue
         if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
             continue
         how = {key: value for key, value in values.items() if key not in FILTERS}
+        how["storage"] = how.get("storage", saved.storage) if saved.storage else ""
         # Which trials there are was settled by the search; its folder is where it was found.
         study = Study(build_experiment(saved.updated({**how, "runs_dir": str(runs)})))
         best = study.best()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from harness.errors import unknown
@@ -82,6 +83,14 @@ def value_at(distribution: BaseDistribution, u: float) -> Any:
 
 def _between(low: float, high: float, u: float, log: bool) -> float:
     return float(low * (high / low) ** u) if log else low + u * (high - low)
+
+
+def propose(name: str, seed: int, space: Space, trials: Sequence[FrozenTrial]) -> dict[str, Any]:
+    """What a sampler chooses after these trials, those under way among them."""
+    memory = optuna.create_study(direction="maximize", sampler=make_sampler(name, seed))
+    known = (TrialState.COMPLETE, TrialState.RUNNING)
+    memory.add_trials([trial for trial in trials if trial.state in known])
+    return memory.ask(dict(space)).params
 
 
 def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:

@@ -23,6 +23,10 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 Target = Callable[[Any, str, Listener], None]
 
 
+class WorkerLost(HarnessError):
+    """A worker died of something that it could not report."""
+
+
 def worker_count(config: RunConfig, threads: int, units: int) -> int:
     """How many workers to start: what was asked for, or as many as the machine can feed."""
     gpus = device_count(config.device)
@@ -86,7 +90,7 @@ def _listen(processes: list[Any], events: Any, listener: Listener) -> None:
         listener(event)
     crashed = [process.exitcode for process in processes if process.exitcode]
     if crashed:
-        raise HarnessError(
+        raise WorkerLost(
             f"a worker ended with exit code {crashed[0]} (killed, or out of memory?); "
             "repeat the command to go on where it stopped"
         )

@@ -10,12 +10,14 @@ import numpy as np
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import JournalStorage
 from optuna.trial import TrialState
 
 from harness import samplers, study
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
+from harness.storage import JOURNAL
 from harness.study import Study, search
 from harness.trainer import TrainingFailed
 
@@ -108,11 +110,14 @@ def test_a_worker_that_dies_while_claiming_changes_nothing(
     cut = config.updated({"trials": 4, "runs_dir": str(tmp_path / "cut")})
     search([cut.updated({"trials": 2})])
 
-    def die(*arguments: Any) -> None:
+    create = JournalStorage.create_new_trial
+
+    def die(*arguments: Any, **more: Any) -> None:
+        create(*arguments, **more)  # the trial is taken, but nobody knows of it
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(optuna.Study, "ask", die)  # the trial is enqueued, but not taken
+        patched.setattr(JournalStorage, "create_new_trial", die)
         with pytest.raises(Killed):
             search([cut])
     search([cut])
@@ -149,7 +154,7 @@ def test_a_living_worker_keeps_its_trial_and_a_dead_one_loses_it(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
     opened = Study(build_experiment(config.updated({"trials": 2})))
-    with opened.joined() as alive:
+    with opened.storage.joined() as alive:
         opened.claim(alive)
         second = opened.claim("long-gone")
         assert second is not None
@@ -165,20 +170,13 @@ def test_a_trial_taken_over_keeps_its_parameters_whatever_was_learned_since(
 ) -> None:
     search([config.updated({"trials": 11})])
     opened = Study(build_experiment(config.updated({"trials": 13})))
-    with opened.joined() as survivor:
-        with opened.joined() as victim:
+    with opened.storage.joined() as survivor:
+        with opened.storage.joined() as victim:
             lost, other = opened.claim(victim), opened.claim(survivor)
             assert lost is not None and other is not None
-            opened.optuna.tell(other, 5.0)
+            opened.finish(other, TrialState.COMPLETE, 5.0)
         again = opened.claim(survivor)
     assert again is not None and again.params == lost.params
-
-
-def test_the_lock_of_a_worker_is_held_while_it_works(config: RunConfig) -> None:
-    opened = Study(build_experiment(config))
-    with opened.joined() as name:
-        assert opened._alive(name)
-    assert not opened._alive(name)
 
 
 def test_running_trials_are_known_to_the_sampler(
@@ -186,7 +184,7 @@ def test_running_trials_are_known_to_the_sampler(
 ) -> None:
     search([config.updated({"trials": 11})])
     opened = Study(build_experiment(config.updated({"trials": 13})))
-    with opened.joined() as worker:
+    with opened.storage.joined() as worker:
         one, other = opened.claim(worker), opened.claim(worker)
     assert one is not None and other is not None
     assert one.params != other.params
@@ -247,7 +245,7 @@ def test_a_journal_cut_in_the_middle_of_a_line_is_mended(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
     search([config.updated({"trials": 2})])
-    journal = build_experiment(config).runs / study.JOURNAL
+    journal = build_experiment(config).runs / JOURNAL
     with open(journal, "ab") as file:
         file.write(b'{"op_code": 4, "unfin')
     search([config.updated({"trials": 4})])
@@ -294,8 +292,8 @@ def test_which_values_lie_on_a_bound(
 def test_two_workers_never_claim_the_same_place(config: RunConfig) -> None:
     first = Study(build_experiment(config.updated({"trials": 4})))
     second = Study(build_experiment(config.updated({"trials": 4})))
-    with first.joined() as one, second.joined() as other:
+    with first.storage.joined() as one, second.storage.joined() as other:
         claims = [first.claim(one), second.claim(other), first.claim(one), second.claim(other)]
-        places = [claim.user_attrs["index"] for claim in claims if claim is not None]
+        places = [claim.index for claim in claims if claim is not None]
         assert places == [0, 1, 2, 3]
         assert first.claim(one) is None

@@ -33,6 +33,13 @@ Workers = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N, mps or cpu.")]
 DataRoot = Annotated[str | None, typer.Option(help="Folder of the data set. [env: HARNESS_DATA]")]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        help="Database URL that all machines of a search share. [env: HARNESS_STORAGE] "
+        "[default: a file in --runs-dir]"
+    ),
+]
 RunsDir = Annotated[str | None, typer.Option(help="Where work in progress lives. [default: runs]")]
 ResultsDir = Annotated[str | None, typer.Option(help="Where tables go. [default: results]")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of config keys.")]
