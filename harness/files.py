@@ -10,12 +10,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+UNFINISHED = ".unfinished"
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that survives a power cut, with those it lies in."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a writer that was killed left behind; only for who holds the folder's lock."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that takes the place of `path` only when it is complete and on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    make_folder(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -52,6 +68,8 @@ def read_json(path: Path) -> Any:
 
 def append_line(path: Path, value: Any) -> None:
     """Append one JSON line; a single write, so that processes do not cut into each other."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with open(path, "ab") as file:
         file.write((json.dumps(value, sort_keys=True) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())

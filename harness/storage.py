@@ -23,6 +23,7 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import exc
 
 from harness.errors import HarnessError
+from harness.files import make_folder
 from harness.redact import HIDDEN, redact
 
 JOURNAL = "study.journal"
@@ -91,7 +92,7 @@ class Journal(Storage):
     """A file in the run directory. Whoever holds a lock file is alive: the system lets go of it."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.folder = folder
         self.place = str(folder)
         self.optuna = _open_journal(folder / JOURNAL)

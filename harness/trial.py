@@ -20,7 +20,7 @@ from harness import retrieval
 from harness.device import choose_device, device_name
 from harness.embed import embed_with
 from harness.experiment import Experiment
-from harness.files import replacing, write_text
+from harness.files import make_folder, replacing, sweep, write_text
 from harness.geometry import class_distance, covering_radius
 from harness.heads import Model
 from harness.images import CropSettings, TrainBatches
@@ -81,8 +81,9 @@ def run_fold(
         wait: for a process that is at the same fold; else raise filelock.Timeout.
     """
     folder = experiment.run_dir(params, fold, repetition)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with FileLock(folder / "lock", timeout=-1 if wait else 0):
+        sweep(folder)
         found = find_fold(experiment, params, fold, repetition)
         if found is not None and (not keep_weights or (folder / WEIGHTS).exists()):
             return found
