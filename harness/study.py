@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from filelock import Timeout
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
@@ -25,7 +26,7 @@ from harness.samplers import check_sampler, on_bound, planned, propose
 from harness.seeds import derive_seed
 from harness.storage import Storage, open_storage
 from harness.trainer import Progress, TrainingFailed
-from harness.trial import mean_score, run_trial
+from harness.trial import mean_score, run_fold, run_trial
 from harness.workers import WorkerLost, run_workers, worker_count
 
 logger = logging.getLogger(__name__)
@@ -174,14 +175,11 @@ class Study:
 
         self.storage.insist(tell)
 
-    def under_way(self) -> bool:
-        """Whether other workers are at trials of this search: should one die, its trial is ours."""
-
-        def look() -> bool:
-            running = [t for t in self._trials() if t.state == TrialState.RUNNING]
-            return any(index_of(trial) < self.wanted for trial in running)
-
-        return self.storage.insist(look)
+    def under_way(self) -> list[dict[str, Any]]:
+        """Parameters of the trials that others are at; should one die, its trial is ours."""
+        trials = self.storage.insist(self._trials)
+        running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < self.wanted]
+        return [self.params_of(trial.params) for trial in running]
 
     def summary(self) -> SearchSummary:
         best = self.best()
@@ -357,11 +355,28 @@ def work(configs: list[RunConfig], device: str, listener: Listener) -> None:
 
 
 def _work_on(study: Study, listener: Listener) -> bool:
-    """Run trials while there are any to start; False if others are still at some."""
+    """Run trials while there are any to start, then help; False if others are still at some."""
     with study.storage.joined() as worker:
         while (claim := study.claim(worker)) is not None:
             _run(study, claim, listener)
-    return not study.under_way()
+    others = study.under_way()
+    for params in others:
+        _help(study.experiment, params, listener)
+    return not others
+
+
+def _help(experiment: Experiment, params: Mapping[str, Any], listener: Listener) -> None:
+    """Train the last folds of another worker's trial, for it to find them done."""
+    folds = range(len(experiment.split.folds))
+    if not any(experiment.run_dir(params, fold, 0).exists() for fold in folds):
+        return  # it works in another directory, and would not find them
+
+    def alive(fold: int, progress: Progress) -> None:
+        listener(Event("waiting", experiment.method.name))
+
+    for fold in reversed(folds):
+        with suppress(Timeout, TrainingFailed):  # somebody is at it; its own worker will tell
+            run_fold(experiment, params, fold, 0, alive, wait=False)
 
 
 def _run(study: Study, claim: Claim, listener: Listener) -> None:
