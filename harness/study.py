@@ -26,7 +26,7 @@ from harness.samplers import check_sampler, on_bound, planned, propose
 from harness.seeds import derive_seed
 from harness.storage import Storage, open_storage
 from harness.trainer import Progress, TrainingFailed
-from harness.trial import mean_score, run_fold, run_trial
+from harness.trial import cpu_threads, mean_score, run_fold, run_trial
 from harness.workers import WorkerLost, run_workers, worker_count
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Study:
     """The trials of one experiment, shared by any number of workers."""
 
     def __init__(self, experiment: Experiment, storage: Storage | None = None) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.experiment = experiment
         self.sampler = sampler_of(experiment)
         self.folder = experiment.runs
@@ -146,7 +146,8 @@ class Study:
                 # Any choice depends on the trials and this seed alone, so an interrupted search
                 # proposes what an uninterrupted one would.
                 seed = derive_seed(self.experiment.config.seed, "sampler", index)
-                params = propose(self.sampler, seed, space, trials)
+                with cpu_threads(self.experiment.protocol.threads):
+                    params = propose(self.sampler, seed, space, trials)
             # In one go: a worker that dies has either taken a whole trial or none.
             taking = optuna.trial.create_trial(
                 state=TrialState.RUNNING,

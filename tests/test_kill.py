@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import FOLDER, write_images
 
-from harness import files
+from harness import files, trainer
 from harness.config import RunConfig
 from harness.experiment import build_experiment
 from harness.files import UNFINISHED, replacing
@@ -68,6 +68,7 @@ def die_around(name: str, after: bool, countdown: Callable[[], bool]) -> None:
 
 def run_until(configs: list[RunConfig], moment: str, count: int) -> None:
     """Search, and die at the given occurrence of a moment."""
+    trainer.CHECKPOINT_SHARE = 1000.0  # at every validation
     left = iter(range(count - 1, -1, -1))
 
     def countdown() -> bool:
