@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from harness import registry, retrieval
+from harness import retrieval
 from harness.config import RunConfig
 from harness.device import choose_device
 from harness.embed import concatenate, embed_with
@@ -20,14 +20,12 @@ from harness.experiment import Experiment, build_experiment, digest_of
 from harness.naive import evaluate_naive
 from harness.progress import Event, Listener, ignore
 from harness.records import FoldRecord, TestRecord, note_test_opening, provenance
-from harness.storage import JOURNAL
-from harness.study import CONFIG, Study, saved_config
+from harness.searches import FILTERS, find_searches
+from harness.study import Study
+from harness.summary import summarize
 from harness.trainer import Progress, TrainingFailed
 from harness.trial import cpu_threads, find_fold, load_model, run_fold
 from harness.workers import run_workers, worker_count
-
-# Config keys that pick among the searches; all others say how to run.
-FILTERS = ("loss", "dataset", "protocol", "trunk")
 
 
 @dataclass(frozen=True)
@@ -87,28 +85,17 @@ def _find_jobs(
     losses: Sequence[str], values: Mapping[str, Any], problems: list[str]
 ) -> Iterable[Job]:
     """The searches that were asked for and have a best trial."""
-    runs = Path(RunConfig().updated(values).runs_dir)
-    wanted = {registry.load_method(loss).name for loss in losses}
-    for path in sorted(runs.glob(f"*/*/*/{CONFIG}")):
-        if wanted and path.parent.name not in wanted:
-            continue
-        saved = saved_config(path)
-        if not (saved.storage or path.with_name(JOURNAL).exists()):
-            continue
-        if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
-            continue
-        how = {key: value for key, value in values.items() if key not in FILTERS}
-        how["storage"] = how.get("storage", saved.storage) if saved.storage else ""
-        # Which trials there are was settled by the search; its folder is where it was found.
-        study = Study(build_experiment(saved.updated({**how, "runs_dir": str(runs)})))
+    for found in find_searches(losses, values):
+        study = Study(build_experiment(found.config))
         best = study.best()
         if best is None:
             problems.append(f"{study.experiment.method.name}: no trial of its search is complete")
             continue
-        summary = study.summary()
+        summary = summarize(study.optuna, importance=False)
         facts = {
             "trials": summary.trials,
             "failed": summary.failed,
+            "pruned": summary.pruned,
             "best_trial": summary.best_trial,
             "validation": summary.best_score,
             "validation_folds": list(summary.fold_scores),

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -17,14 +16,18 @@ from optuna.distributions import distribution_to_json
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from harness.config import RunConfig, load_config
+from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
 from harness.files import write_text
 from harness.progress import Event, Listener, ignore
-from harness.samplers import check_sampler, on_bound, planned, propose
+from harness.pruning import expected_score, is_hopeless
+from harness.records import FoldRecord
+from harness.samplers import check_sampler, planned, propose
+from harness.searches import CONFIG
 from harness.seeds import derive_seed
 from harness.storage import Storage, open_storage
+from harness.summary import SearchSummary, best_of, counts, index_of, summarize
 from harness.trainer import Progress, TrainingFailed
 from harness.trial import cpu_threads, mean_score, run_fold, run_trial
 from harness.workers import WorkerLost, run_workers, worker_count
@@ -35,31 +38,6 @@ logger = logging.getLogger(__name__)
 FAILURES_AT_START = 10
 
 WAIT = 2.0  # seconds between looks at the trials of others
-
-CONFIG = "config.yaml"
-
-
-@dataclass(frozen=True)
-class SearchSummary:
-    """What a search has found so far.
-
-    Attributes:
-        best_params: of the best trial, with the fixed ones.
-        fold_scores: best validation score of each fold in that trial.
-        on_bound: parameter -> the end of its range that the best value lies on.
-        reasons: why trials failed.
-    """
-
-    method: str
-    trials: int
-    failed: int
-    best_trial: int
-    best_score: float
-    best_params: dict[str, Any]
-    fold_scores: tuple[float, ...]
-    on_bound: dict[str, str]
-    reasons: tuple[str, ...]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -109,16 +87,16 @@ class Study:
         return max(0, self.wanted - len(self.counted()))
 
     def counted(self) -> list[FrozenTrial]:
-        """Trials that count: completed, or failed for a reason of their own."""
-        return [trial for trial in self._trials() if _counts(trial)]
-
-    def completed(self) -> list[FrozenTrial]:
-        return [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+        """Trials that are spent: complete, pruned, or failed for a reason of their own."""
+        return [trial for trial in self._trials() if counts(trial)]
 
     def best(self) -> FrozenTrial | None:
-        """The first of the trials with the highest score."""
-        done = self.completed()
-        return max(done, key=lambda trial: (trial.values[0], -trial.number)) if done else None
+        return best_of(self._trials())
+
+    def fold_scores(self) -> list[list[float]]:
+        """Of every complete trial."""
+        complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+        return [trial.user_attrs["folds"] for trial in complete]
 
     def params_of(self, searched: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters of a trial: those it searched and those that are fixed."""
@@ -133,7 +111,7 @@ class Study:
             abandoned = self._end_abandoned()
             trials = self._trials()
             self._check_failures(trials)
-            taken = {index_of(t) for t in trials if _counts(t) or t.state == TrialState.RUNNING}
+            taken = {index_of(t) for t in trials if counts(t) or t.state == TrialState.RUNNING}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
             if index >= self.wanted:
                 return None
@@ -181,29 +159,6 @@ class Study:
         trials = self.storage.insist(self._trials)
         running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < self.wanted]
         return [self.params_of(trial.params) for trial in running]
-
-    def summary(self) -> SearchSummary:
-        best = self.best()
-        counted = self.counted()
-        failed = [trial for trial in counted if trial.state == TrialState.FAIL]
-        reasons = tuple(trial.user_attrs["reason"] for trial in failed)
-        if best is None:
-            why = f": {reasons[-1]}" if reasons else ""
-            raise HarnessError(f"no trial of {self.experiment.method.name} completed{why}")
-        space = self.experiment.space
-        ends = {name: on_bound(best.params[name], dist) for name, dist in space.items()}
-        return SearchSummary(
-            method=self.experiment.method.name,
-            trials=len(counted),
-            failed=len(failed),
-            best_trial=index_of(best),
-            best_score=best.values[0],
-            best_params=self.params_of(best.params),
-            fold_scores=tuple(best.user_attrs["folds"]),
-            on_bound={name: end for name, end in ends.items() if end is not None},
-            reasons=reasons,
-            seconds=sum(trial.user_attrs.get("seconds", 0.0) for trial in counted),
-        )
 
     @property
     def _id(self) -> int:
@@ -259,7 +214,7 @@ class Study:
         }
 
     def _check_failures(self, trials: Sequence[FrozenTrial]) -> None:
-        ended = [trial for trial in trials if _counts(trial)]
+        ended = [trial for trial in trials if counts(trial)]
         failed = [trial for trial in ended if trial.state == TrialState.FAIL]
         if len(failed) == len(ended) >= FAILURES_AT_START:
             raise HarnessError(
@@ -284,16 +239,6 @@ def storage_of(experiment: Experiment) -> Storage:
     return open_storage(config.storage, experiment.runs, _name_of(experiment), config.heartbeat)
 
 
-def index_of(trial: FrozenTrial) -> int:
-    """Place of a trial in the search; a trial that is run again keeps it. -1 if it has none."""
-    return trial.user_attrs.get("index", -1)
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    failed = trial.state == TrialState.FAIL and "reason" in trial.user_attrs
-    return trial.state == TrialState.COMPLETE or failed
-
-
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "") -> list[str]:
     lines: list[str] = []
     for key in sorted({*theirs, *ours}):
@@ -303,11 +248,6 @@ def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "
         elif old != new:
             lines.append(f"  {at}{key}: {old} there, {new} here")
     return lines
-
-
-def saved_config(path: Path) -> RunConfig:
-    """The config of a search as it was written down; what it leaves out is not the user's."""
-    return RunConfig(storage="").updated(load_config(path))
 
 
 def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
@@ -322,7 +262,7 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
         except WorkerLost:
             if any(study.missing() for study in studies):
                 raise  # else the others did its part
-    return [study.summary() for study in studies]
+    return [summarize(study.optuna) for study in studies]
 
 
 def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
@@ -368,6 +308,8 @@ def _work_on(study: Study, listener: Listener) -> bool:
 
 def _help(experiment: Experiment, params: Mapping[str, Any], listener: Listener) -> None:
     """Train the last folds of another worker's trial, for it to find them done."""
+    if experiment.protocol.prune:
+        return  # its last folds may never be needed
     folds = range(len(experiment.split.folds))
     if not any(experiment.run_dir(params, fold, 0).exists() for fold in folds):
         return  # it works in another directory, and would not find them
@@ -407,19 +349,26 @@ def _run(study: Study, claim: Claim, listener: Listener) -> None:
             score=progress.best_score,
         )
 
+    def hopeless(folds: list[FoldRecord]) -> bool:
+        scores = [fold.best_score for fold in folds]
+        return experiment.protocol.prune and is_hopeless(scores, study.fold_scores())
+
     try:
-        folds = run_trial(experiment, claim.params, validated)
+        folds = run_trial(experiment, claim.params, validated, hopeless)
     except TrainingFailed as failure:
         study.finish(claim, TrialState.FAIL, reason=str(failure))
         say("trial", message=str(failure), seconds=time.perf_counter() - started)
         return
     scores = tuple(fold.best_score for fold in folds)
+    pruned = len(folds) < len(experiment.split.folds)
+    score = expected_score(scores, study.fold_scores()) if pruned else mean_score(folds)
+    state = TrialState.PRUNED if pruned else TrialState.COMPLETE
     seconds = sum(fold.seconds for fold in folds)
-    study.finish(claim, TrialState.COMPLETE, mean_score(folds), folds=scores, seconds=seconds)
+    study.finish(claim, state, score, folds=scores, seconds=seconds)
     best = study.best()
     say(
-        "trial",
-        score=mean_score(folds),
+        "pruned" if pruned else "trial",
+        score=score,
         scores=scores,
         seconds=time.perf_counter() - started,
     )

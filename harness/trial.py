@@ -44,13 +44,20 @@ def run_trial(
     experiment: Experiment,
     params: Mapping[str, Any],
     report: FoldReport = silent,
+    enough: Callable[[list[FoldRecord]], bool] = lambda folds: False,
     keep_weights: bool = False,
 ) -> list[FoldRecord]:
-    """Train every fold at repetition 0; finished folds are read back, not repeated."""
-    return [
-        run_fold(experiment, params, fold, 0, report, keep_weights)
-        for fold in range(len(experiment.split.folds))
-    ]
+    """Train every fold at repetition 0; finished folds are read back, not repeated.
+
+    Args:
+        enough: asked after every fold whether to leave out the others.
+    """
+    folds: list[FoldRecord] = []
+    for fold in range(len(experiment.split.folds)):
+        folds.append(run_fold(experiment, params, fold, 0, report, keep_weights))
+        if enough(folds):
+            break
+    return folds
 
 
 def mean_score(folds: list[FoldRecord]) -> float:

@@ -14,6 +14,10 @@ from protocols.splits import FOLD_SCHEMES
 # Not part of what a result measures: more trials or reproductions can always be added.
 OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
 
+# Fields that came after results had been published. They enter the identity only with a value
+# other than their default, which is what was done before, so that those results keep theirs.
+ADDED_LATER = ("prune",)
+
 # Fields with a fixed set of values, and those that must be above zero.
 CHOICES: dict[str, Collection[str]] = {
     "folds": FOLD_SCHEMES,
@@ -46,6 +50,7 @@ class EvaluationProtocol:
         validate_every: steps between validations.
         patience: validations without improvement that end training.
         threads: CPU threads of one training process, so that workers never change a score.
+        prune: stop a trial of the search whose first folds are hopeless.
         datasets: data set -> fields that differ there.
     """
 
@@ -81,6 +86,7 @@ class EvaluationProtocol:
     patience: int = 5
     max_steps: int = 100_000
     threads: int = 1
+    prune: bool = False
 
     trials: int = 50
     reproductions: int = 10
@@ -96,7 +102,12 @@ class EvaluationProtocol:
     def identity(self) -> dict[str, Any]:
         """Every field that a result depends on, ready for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: v for k, v in values.items() if k not in OUTSIDE_IDENTITY}
+        neutral = {f.name: f.default for f in fields(self) if f.name in ADDED_LATER}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in OUTSIDE_IDENTITY and not (name in neutral and value == neutral[name])
+        }
 
 
 def parse_changes(text: str) -> dict[str, Any]:

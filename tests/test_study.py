@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from conftest import QUICK
+from filelock import FileLock
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.trial import TrialState
@@ -20,6 +23,7 @@ from harness.experiment import Experiment, build_experiment
 from harness.storage import JOURNAL
 from harness.study import Study, search
 from harness.trainer import TrainingFailed
+from harness.trial import find_fold
 
 
 class Killed(BaseException):
@@ -29,12 +33,16 @@ class Killed(BaseException):
 @pytest.fixture
 def objective(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Replaces training by a function of the parameters; counts its calls."""
-    fake = SimpleNamespace(calls=[], function=lambda params: -((params["margin"] - 0.2) ** 2))
+    fake = SimpleNamespace(calls=[], folds=(-0.1, 0.0, 0.1, 0.0))
+    fake.function = lambda params: -((params["margin"] - 0.2) ** 2)
 
-    def run_trial(experiment: Experiment, params: Mapping[str, Any], report: Any) -> list[Any]:
+    def run_trial(
+        experiment: Experiment, params: Mapping[str, Any], report: Any, enough: Any
+    ) -> list[Any]:
         fake.calls.append(dict(params))
         score = fake.function(params)
-        return [SimpleNamespace(best_score=score + d, seconds=1.0) for d in (-0.1, 0.0, 0.1, 0.0)]
+        folds = [SimpleNamespace(best_score=score + d, seconds=1.0) for d in fake.folds]
+        return next((folds[:n] for n in range(1, 5) if enough(folds[:n])), folds)
 
     monkeypatch.setattr(study, "run_trial", run_trial)
     return fake
@@ -297,3 +305,105 @@ def test_two_workers_never_claim_the_same_place(config: RunConfig) -> None:
         places = [claim.index for claim in claims if claim is not None]
         assert places == [0, 1, 2, 3]
         assert first.claim(one) is None
+
+
+PRUNING = f"{QUICK}+prune=true"
+
+
+def test_a_hopeless_trial_is_stopped_and_spent(
+    config: RunConfig, objective: SimpleNamespace
+) -> None:
+    """Five trials of 0.5 to 0.54, then one of 0.1: it is stopped after its first fold."""
+    objective.function = lambda params: 0.1 if len(objective.calls) == 6 else 0.5 + 0.01 * min(
+        len(objective.calls), 4
+    )  # fmt: skip
+    summary = search([config.updated({"trials": 7, "protocol": PRUNING})])[0]
+    assert (summary.trials, summary.pruned, summary.failed) == (7, 1, 0)
+    study = Study(build_experiment(config.updated({"protocol": PRUNING})))
+    pruned = study.counted()[5]
+    assert pruned.state == TrialState.PRUNED
+    assert pruned.user_attrs["folds"] == [pytest.approx(0.0)]
+    assert pruned.values == [pytest.approx(0.1)]  # what its one fold lets expect of all
+
+
+def test_nothing_is_stopped_unless_it_is_asked_for(
+    config: RunConfig, objective: SimpleNamespace
+) -> None:
+    objective.function = lambda params: 0.1 if len(objective.calls) == 6 else 0.5
+    assert search([config.updated({"trials": 7})])[0].pruned == 0
+
+
+def test_pruning_is_in_the_name_and_its_absence_changes_no_identity(config: RunConfig) -> None:
+    plain, pruning = (build_experiment(config.updated({"protocol": p})) for p in (QUICK, PRUNING))
+    assert pruning.protocol.name == "mlrc+max_steps=6+prune=true+validate_every=3"
+    assert "prune" not in plain.protocol.identity()
+    assert pruning.protocol.identity()["prune"] is True
+
+
+def test_the_sampler_knows_where_trials_were_pruned() -> None:
+    """A pruned trial counts for the Gaussian process as if it had the score expected of it."""
+    space = {"x": FloatDistribution(0.0, 1.0)}
+
+    def trial(x: float, value: float, state: TrialState) -> optuna.trial.FrozenTrial:
+        return optuna.trial.create_trial(
+            params={"x": x}, distributions=dict(space), value=value, state=state
+        )
+
+    points = np.linspace(0.0, 1.0, 11)
+    complete = [trial(x, -((x - 0.3) ** 2), TrialState.COMPLETE) for x in points]
+    some = complete[:6]
+    rest = [trial(t.params["x"], t.values[0], TrialState.PRUNED) for t in complete[6:]]
+    told = samplers.propose("gp", 1, space, [*some, *rest])
+    assert told == samplers.propose("gp", 1, space, complete)
+    assert told != samplers.propose("gp", 1, space, some)
+
+
+@pytest.mark.parametrize("name", ["gp", "tpe"])
+def test_workers_side_by_side_propose_different_points(
+    config: RunConfig, objective: SimpleNamespace, name: str
+) -> None:
+    search([config.updated({"trials": 11, "sampler": name})])
+    opened = Study(build_experiment(config.updated({"trials": 15, "sampler": name})))
+    with opened.storage.joined() as worker:
+        claims = [opened.claim(worker) for _ in range(4)]
+    points = [
+        np.array([np.log(c.params[p]) if d.log else c.params[p] for p, d in _floats(opened)])
+        for c in claims
+        if c is not None
+    ]
+    widths = np.array([_width(d) for _, d in _floats(opened)])
+    apart = [abs((a - b) / widths).max() for a, b in itertools.combinations(points, 2)]
+    assert len(apart) == 6 and min(apart) > 0.01  # of the range of some parameter
+
+
+def _floats(study: Study) -> list[tuple[str, FloatDistribution]]:
+    return [(n, d) for n, d in study.experiment.space.items() if isinstance(d, FloatDistribution)]
+
+
+def _width(dist: FloatDistribution) -> float:
+    return float(np.log(dist.high / dist.low)) if dist.log else dist.high - dist.low
+
+
+def test_a_worker_left_without_trials_trains_folds_of_another(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts at the end, leaves the fold that is being trained, and its owner finds them."""
+    experiment = build_experiment(config.updated({"trials": 1}))
+    opened = Study(experiment)
+    with opened.storage.joined() as owner:
+        claim = opened.claim(owner)
+        assert claim is not None
+        at_it = experiment.run_dir(claim.params, 0, 0)
+        at_it.mkdir(parents=True)
+        with FileLock(at_it / "lock"):
+            assert not study._work_on(opened, lambda event: None)
+    done = [find_fold(experiment, claim.params, fold, 0) is not None for fold in range(4)]
+    assert done == [False, True, True, True]
+
+
+def test_a_worker_in_another_directory_is_not_helped(config: RunConfig) -> None:
+    opened = Study(build_experiment(config.updated({"trials": 1})))
+    with opened.storage.joined() as owner:
+        claim = opened.claim(owner)
+        assert not study._work_on(opened, lambda event: None)
+    assert claim is not None and not (opened.folder / "folds").exists()

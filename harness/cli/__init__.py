@@ -9,9 +9,11 @@ import sys
 
 import typer
 
+from harness.cli.dashboard import dashboard
 from harness.cli.evaluate import evaluate
 from harness.cli.listing import list_
 from harness.cli.search import search
+from harness.cli.show import show
 from harness.cli.train import train
 from harness.errors import HarnessError
 
@@ -25,6 +27,8 @@ app = typer.Typer(
 )
 app.command()(search)
 app.command("eval")(evaluate)
+app.command()(show)
+app.command()(dashboard)
 app.command()(train)
 app.command("list")(list_)
 
