@@ -14,6 +14,8 @@ from harness.progress import Event
 # Events that end a unit of work, and what the unit is called.
 UNITS = {"trial": "trial", "pruned": "trial", "tested": "reproduction"}
 
+STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
+
 
 class Pace:
     """Guesses the time left from how fast the units of a method have come in."""
@@ -70,6 +72,8 @@ class Lines:
             self.console.print(text)
 
     def _text(self, event: Event) -> str:
+        if event.kind == "stopping":
+            return STOPPING
         if event.kind == "decoding":
             done = event.unit == event.units
             return f"{event.method}: {event.units} images decoded" if done else ""
@@ -133,6 +137,8 @@ class Bars:
             note = f"fold {event.fold}, best so far {_score(event.score)}"
             key = f"worker {event.worker}"
             self._show(description, event.step, event.max_steps, note, key)
+        elif event.kind == "stopping":
+            self.bars.print(STOPPING)
         elif event.message:
             self.bars.print(f"{event.method} {_place(event)} failed: {event.message}")
         elif event.kind in UNITS and event.units:

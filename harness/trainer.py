@@ -190,7 +190,11 @@ class Trainer:
             stopped_by = self._stopped_by()
             if now >= self.next_checkpoint:
                 self._save(checkpoint)
-            report(self.progress)
+            try:
+                report(self.progress)
+            except KeyboardInterrupt:  # asked to stop: nothing up to here is lost
+                self._save(checkpoint)
+                raise
             if stopped_by is not None:
                 return stopped_by
             total.zero_()
