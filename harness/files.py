@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from harness.errors import HarnessError
+
 UNFINISHED = ".unfinished"
+
+# What a write fails with when the disk is full, over quota, or not ours to write to.
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+MIN_FREE = 200_000_000  # bytes; a search needs some for checkpoints
+
+
+def is_disk_trouble(error: BaseException) -> bool:
+    """Whether an error is the disk's or its owner's, and would meet every other run too."""
+    return isinstance(error, OSError) and error.errno in DISK_TROUBLE
+
+
+@contextmanager
+def naming_disk_trouble() -> Iterator[None]:
+    """Turn a full disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_trouble(error):
+            raise
+        what = error.filename or "the disk"
+        raise HarnessError(
+            f"cannot use {what}: {error.strerror}\n"
+            "  make room or get the rights, then repeat the command to go on where it stopped"
+        ) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to, or whose disk is almost full."""
+    above = folder.absolute()
+    while not above.exists():
+        above = above.parent
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+        free = shutil.disk_usage(above).free
+    except OSError as error:
+        raise HarnessError(f"cannot write to {folder}: {error.strerror}") from None
+    if free < MIN_FREE:
+        raise HarnessError(
+            f"only {free / 1e6:.0f} MB are free for {folder}; at least {MIN_FREE / 1e6:.0f} MB are "
+            "needed"
+        )
 
 
 def make_folder(folder: Path) -> None:

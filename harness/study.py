@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
-from harness.files import write_text
+from harness.files import check_writable, write_text
 from harness.progress import Event, Listener, ignore
 from harness.pruning import expected_score, is_hopeless
 from harness.records import FoldRecord
@@ -259,9 +259,10 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
         count = worker_count(configs[0], threads, missing)
         try:
             run_workers(work, list(configs), configs[0].device, count, threads, listener)
-        except WorkerLost:
+        except WorkerLost as lost:
             if any(study.missing() for study in studies):
-                raise  # else the others did its part
+                raise
+            logger.warning("%s; the others did its part", str(lost).partition(";")[0])
     return [summarize(study.optuna) for study in studies]
 
 
@@ -270,6 +271,7 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
     experiment = build_experiment(config)
     worker_count(config, experiment.protocol.threads, units=1)
     sampler_of(experiment)
+    check_writable(experiment.runs)
     storage = storage_of(experiment)
     experiment.open_part(
         "trainval",

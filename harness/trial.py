@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from harness import retrieval
 from harness.device import choose_device, device_name
 from harness.embed import embed_with
 from harness.experiment import Experiment
-from harness.files import make_folder, replacing, sweep, write_text
+from harness.files import is_disk_trouble, make_folder, replacing, sweep, write_text
 from harness.geometry import class_distance, covering_radius
 from harness.heads import Model
 from harness.images import CropSettings, TrainBatches
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 RECORD = "record.json"
 WEIGHTS = "model.pt"
+FAILURE = "failure.txt"
+RETRIED = "retried.txt"
 
 FoldReport = Callable[[int, Progress], None]
 
@@ -95,14 +98,37 @@ def run_fold(
         if found is not None and (not keep_weights or (folder / WEIGHTS).exists()):
             return found
         write_text(folder / "config.yaml", _fed_back(experiment, params).to_yaml())
+        arguments = (experiment, params, fold, repetition, report, keep_weights, folder)
         try:
-            return _train_fold(experiment, params, fold, repetition, report, keep_weights, folder)
-        except TrainingFailed as failure:
-            write_text(folder / "failure.txt", f"{failure}\n")
-            raise
+            return _train_fold(*arguments)
         except Exception as error:
-            write_text(folder / "failure.txt", traceback.format_exc())
-            raise TrainingFailed(f"{type(error).__name__}: {error}") from error
+            if not _out_of_memory(error):
+                raise _failed(folder, error) from error
+            write_text(folder / RETRIED, traceback.format_exc())
+        # Out here nothing holds on to the first attempt. A run that goes on from its checkpoint has
+        # the same bits, so that a second attempt costs time and changes no score.
+        gc.collect()
+        torch.cuda.empty_cache()
+        try:
+            return _train_fold(*arguments)
+        except Exception as error:
+            raise _failed(folder, error) from error
+
+
+def _out_of_memory(error: Exception) -> bool:
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    said = str(error).lower()
+    return known or "out of memory" in said or "can't allocate memory" in said
+
+
+def _failed(folder: Path, error: Exception) -> Exception:
+    """What a run is told to have failed with; a full disk is no fault of its."""
+    if is_disk_trouble(error):
+        return error
+    write_text(folder / FAILURE, "".join(traceback.format_exception(error)))
+    if isinstance(error, TrainingFailed):
+        return error
+    return TrainingFailed(f"{type(error).__name__}: {error}")
 
 
 def _fed_back(experiment: Experiment, params: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from harness.config import RunConfig
 from harness.device import choose_device, device_count
 from harness.errors import HarnessError
+from harness.files import naming_disk_trouble
 from harness.progress import Event, Listener
 
 # Libraries read these when they are loaded, so they must be set before a worker starts.
@@ -100,7 +101,7 @@ def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None
         if stop.is_set():
             raise KeyboardInterrupt
 
-    with _first_interrupt(ask):
+    with _first_interrupt(ask), naming_disk_trouble():
         target(job, device, report)
 
 
@@ -167,7 +168,8 @@ def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop
             raise KeyboardInterrupt
 
     try:
-        target(job, device, report)
+        with naming_disk_trouble():
+            target(job, device, report)
     except HarnessError as error:
         reports.send(error)
     except KeyboardInterrupt:
