@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from harness.errors import HarnessError, unknown
+from harness.redact import redact
 
 
 def _default_cache() -> str:
@@ -38,6 +39,9 @@ class RunConfig:
             CPU, four beside a GPU.
         allow_missing: go on without images that are missing or broken.
         cache: on keeps decoded images, off decodes them every time.
+        storage: URL of a database that keeps the studies; empty is a journal in the run directory.
+        heartbeat: seconds between signs of life of a worker in a database; after four that are
+            missed, its trial is another's.
     """
 
     loss: str = ""
@@ -57,6 +61,8 @@ class RunConfig:
     allow_missing: bool = False
     cache: str = "on"
     data_root: str = field(default_factory=lambda: os.environ.get("HARNESS_DATA", ""))
+    storage: str = field(default_factory=lambda: os.environ.get("HARNESS_STORAGE", ""))
+    heartbeat: int = 30
     runs_dir: str = "runs"
     results_dir: str = "results"
     cache_dir: str = field(default_factory=_default_cache)
@@ -65,6 +71,8 @@ class RunConfig:
         for name in ("trials", "reproductions", "workers", "seed"):
             if getattr(self, name) < 0:
                 raise HarnessError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.heartbeat < 1:
+            raise HarnessError(f"heartbeat must be at least a second, got {self.heartbeat}")
 
         if self.loader_workers < -1:
             raise HarnessError(f"loader_workers must be -1 or more, got {self.loader_workers}")
@@ -86,7 +94,9 @@ class RunConfig:
         return replace(self, **values)
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(asdict(self), sort_keys=False)
+        """What is written down: everything but passwords."""
+        values = {**asdict(self), "storage": redact(self.storage)}
+        return yaml.safe_dump(values, sort_keys=False)
 
 
 def load_config(path: Path) -> dict[str, Any]:

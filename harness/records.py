@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 
 from harness.errors import HarnessError
 from harness.files import append_line, read_json, write_json
+from harness.redact import redact
 
 PACKAGES = (
     *("metric-harness", "torch", "torchvision", "pytorch-metric-learning"),
@@ -173,8 +174,8 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """The command line, without the folder that the program lies in."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command line, without the folder that the program lies in and without passwords."""
+    return redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
 @cache

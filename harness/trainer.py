@@ -32,6 +32,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+# Of the time of a run that checkpoints may take: short folds are not checkpointed at every chance.
+CHECKPOINT_SHARE = 0.01
+
+
 class TrainingFailed(Exception):
     """A run that cannot go on, with the reason that its record will state."""
 
@@ -99,6 +103,7 @@ class Trainer:
         self.progress = Progress()
         self.train_loss = float("nan")
         self.best_weights: dict[str, Tensor] = {}
+        self.next_checkpoint = 0.0  # the first one is written at once
 
     @property
     def step(self) -> int:
@@ -124,7 +129,7 @@ class Trainer:
         """Train until patience or steps run out; then the model holds its best weights.
 
         Args:
-            checkpoint: written at every validation; if it is there, training goes on from it.
+            checkpoint: written at validations; if it is there, training goes on from it.
             seed: of the global generators, which only the loss may draw from.
             report: called after every validation.
         """
@@ -188,8 +193,13 @@ class Trainer:
             self.progress.seconds += now - started
             started = trained = now
             stopped_by = self._stopped_by()
-            self._save(checkpoint)
-            report(self.progress)
+            if now >= self.next_checkpoint:
+                self._save(checkpoint)
+            try:
+                report(self.progress)
+            except KeyboardInterrupt:  # asked to stop: nothing up to here is lost
+                self._save(checkpoint)
+                raise
             if stopped_by is not None:
                 return stopped_by
             total.zero_()
@@ -257,8 +267,11 @@ class Trainer:
             "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
             "numpy_rng": np.random.get_state(legacy=False),
         }
+        started = time.perf_counter()
         with replacing(path) as file:
             torch.save(state, file)
+        now = time.perf_counter()
+        self.next_checkpoint = now + (now - started) / CHECKPOINT_SHARE
 
     def _load(self, path: Path) -> None:
         # The file is our own: it holds plain Python objects beside tensors.

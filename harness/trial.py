@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from harness.batches import TrainBatches
 from harness.device import choose_device, device_name
 from harness.embed import embed_with
 from harness.experiment import Experiment
-from harness.files import replacing, write_text
+from harness.files import is_disk_trouble, make_folder, replacing, sweep, write_text
 from harness.geometry import class_distance, covering_radius
 from harness.heads import Model
 from harness.models import build_model
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 RECORD = "record.json"
 WEIGHTS = "model.pt"
 LOADERS_PER_GPU = 4  # processes that crop images while the GPU trains
+FAILURE = "failure.txt"
+RETRIED = "retried.txt"
 
 FoldReport = Callable[[int, Progress], None]
 
@@ -46,13 +49,20 @@ def run_trial(
     experiment: Experiment,
     params: Mapping[str, Any],
     report: FoldReport = silent,
+    enough: Callable[[list[FoldRecord]], bool] = lambda folds: False,
     keep_weights: bool = False,
 ) -> list[FoldRecord]:
-    """Train every fold at repetition 0; finished folds are read back, not repeated."""
-    return [
-        run_fold(experiment, params, fold, 0, report, keep_weights)
-        for fold in range(len(experiment.split.folds))
-    ]
+    """Train every fold at repetition 0; finished folds are read back, not repeated.
+
+    Args:
+        enough: asked after every fold whether to leave out the others.
+    """
+    folds: list[FoldRecord] = []
+    for fold in range(len(experiment.split.folds)):
+        folds.append(run_fold(experiment, params, fold, 0, report, keep_weights))
+        if enough(folds):
+            break
+    return folds
 
 
 def mean_score(folds: list[FoldRecord]) -> float:
@@ -85,22 +95,44 @@ def run_fold(
         adapt: what to change in the trainer before it starts.
     """
     folder = experiment.run_dir(params, fold, repetition)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with FileLock(folder / "lock", timeout=-1 if wait else 0):
+        sweep(folder)
         found = find_fold(experiment, params, fold, repetition)
         if found is not None and (not keep_weights or (folder / WEIGHTS).exists()):
             return found
         write_text(folder / "config.yaml", _fed_back(experiment, params).to_yaml())
+        arguments = (experiment, params, fold, repetition, report, keep_weights, folder, adapt)
         try:
-            return _train_fold(
-                experiment, params, fold, repetition, report, keep_weights, folder, adapt
-            )
-        except TrainingFailed as failure:
-            write_text(folder / "failure.txt", f"{failure}\n")
-            raise
+            return _train_fold(*arguments)
         except Exception as error:
-            write_text(folder / "failure.txt", traceback.format_exc())
-            raise TrainingFailed(f"{type(error).__name__}: {error}") from error
+            if not _out_of_memory(error):
+                raise _failed(folder, error) from error
+            write_text(folder / RETRIED, traceback.format_exc())
+        # Out here nothing holds on to the first attempt. A run that goes on from its checkpoint has
+        # the same bits, so that a second attempt costs time and changes no score.
+        gc.collect()
+        torch.cuda.empty_cache()
+        try:
+            return _train_fold(*arguments)
+        except Exception as error:
+            raise _failed(folder, error) from error
+
+
+def _out_of_memory(error: Exception) -> bool:
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    said = str(error).lower()
+    return known or "out of memory" in said or "can't allocate memory" in said
+
+
+def _failed(folder: Path, error: Exception) -> Exception:
+    """What a run is told to have failed with; a full disk is no fault of its."""
+    if is_disk_trouble(error):
+        return error
+    write_text(folder / FAILURE, "".join(traceback.format_exception(error)))
+    if isinstance(error, TrainingFailed):
+        return error
+    return TrainingFailed(f"{type(error).__name__}: {error}")
 
 
 def _fed_back(experiment: Experiment, params: Mapping[str, Any]) -> Any:

@@ -18,7 +18,7 @@ OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
 
 # Fields that came after results had been published. They enter the identity only with a value
 # other than their default, which is what was done before, so that those results keep theirs.
-ADDED_LATER = ("frozen", "search_head_lr", "trunk_lr", "warmup_steps")
+ADDED_LATER = ("frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps")
 
 # Fields with a fixed set of values, those that must be above zero, and not below.
 CHOICES: dict[str, Collection[str]] = {
@@ -63,6 +63,7 @@ class EvaluationProtocol:
         validate_every: steps between validations.
         patience: validations without improvement that end training.
         threads: CPU threads of one training process, so that workers never change a score.
+        prune: stop a trial of the search whose first folds are hopeless.
         datasets: data set -> fields that differ there.
     """
 
@@ -102,6 +103,7 @@ class EvaluationProtocol:
     patience: int = 5
     max_steps: int = 100_000
     threads: int = 1
+    prune: bool = False
 
     trials: int = 50
     reproductions: int = 10

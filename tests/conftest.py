@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from harness import trainer
 from harness.config import RunConfig
 from harness.datasets import folder
 from harness.datasets.listing import Listing
@@ -41,6 +42,12 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.getbasetemp().parent / "cache"
     monkeypatch.setenv("HARNESS_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def checkpoint_at_every_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run can be cut at any of them, however short."""
+    monkeypatch.setattr(trainer, "CHECKPOINT_SHARE", 1000.0)
 
 
 @pytest.fixture

@@ -345,3 +345,15 @@ def test_folds_and_repetitions_have_streams_of_their_own(
     assert len(seeds) == 36
     assert make_experiment(loss="ms").seed("init", 1, 2) == experiment.seed("init", 1, 2)
     assert make_experiment(seed=1).seed("init", 1, 2) not in seeds
+
+
+def test_checkpoints_take_but_a_small_share_of_a_short_run(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six validations within the time that must pass between two checkpoints: one is written."""
+    monkeypatch.setattr("harness.trainer.CHECKPOINT_SHARE", 1e-9)
+    saved: list[Path] = []
+    save = Trainer._save
+    monkeypatch.setattr(Trainer, "_save", lambda self, path: (saved.append(path), save(self, path)))
+    make_trainer([0.1] * 6, max_steps=12, validate_every=2, patience=9).fit(tmp_path / "c", seed=0)
+    assert saved == [tmp_path / "c"]

@@ -10,6 +10,7 @@ import sys
 import typer
 
 from harness.cli.compare import compare
+from harness.cli.dashboard import dashboard
 from harness.cli.data import data
 from harness.cli.evaluate import evaluate
 from harness.cli.leaderboard import leaderboard
@@ -17,6 +18,7 @@ from harness.cli.listing import list_
 from harness.cli.merge import merge
 from harness.cli.published import tables
 from harness.cli.search import search
+from harness.cli.show import show
 from harness.cli.train import train
 from harness.errors import HarnessError
 
@@ -35,6 +37,8 @@ app.command()(leaderboard)
 app.command()(compare)
 app.command()(tables)
 app.command()(merge)
+app.command()(show)
+app.command()(dashboard)
 app.command()(train)
 app.command("list")(list_)
 app.add_typer(data, name="data")

@@ -50,6 +50,13 @@ CacheDir = Annotated[
     str | None,
     typer.Option(help="Default: ~/.cache/metric-harness. Or HARNESS_CACHE in the environment."),
 ]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        help="Database URL that all machines of a search share. Or HARNESS_STORAGE in the "
+        "environment. Default: a file in --runs-dir."
+    ),
+]
 RunsDir = Annotated[str | None, typer.Option(help="Where work in progress lives. Default: runs.")]
 ResultsDir = Annotated[str | None, typer.Option(help="Where tables go. Default: results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of config keys.")]
