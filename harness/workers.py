@@ -59,7 +59,8 @@ def run_workers(
             # A pipe for each: who is killed while it reports holds up nobody else.
             ours, theirs = context.Pipe(duplex=False)
             arguments = (number, target, job, _device_of(device, number), theirs, stop)
-            process = context.Process(target=_work, args=arguments, daemon=True)
+            # Not a daemon: it may start processes of its own, which load images.
+            process = context.Process(target=_work, args=arguments)
             process.start()
             theirs.close()
             processes.append(process)
