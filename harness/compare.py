@@ -203,7 +203,7 @@ def in_words(comparison: Comparison) -> str:
             f"{c.ahead} is ahead of {c.behind} {lead}, but over {runs}: too few to say "
             f"whether that is real (it takes {MIN_PAIRS})."
         )
-    over_runs = f"paired over {runs} p = {spell_p(p_value)}" + (" after Holm" * (c.tests > 1))
+    over_runs = f"paired over {runs} p {spell_p(p_value)}" + (" after Holm" * (c.tests > 1))
     if c.classes is None:
         over_classes = "no interval over test classes: the records keep no scores of classes"
     else:
@@ -211,7 +211,10 @@ def in_words(comparison: Comparison) -> str:
         over_classes = f"95 % interval over test classes {low:.2f} to {high:.2f}"
     facts = f"({over_classes}; {over_runs})"
     if p_value >= LEVEL:
-        return f"No difference between {c.ahead} and {c.behind} is shown: ahead {lead} {facts}."
+        return (
+            f"No difference between {c.ahead} and {c.behind} is shown: {c.ahead} is ahead {lead} "
+            f"{facts}."
+        )
     if c.classes is not None and not c.classes[0] > 0:
         return (
             f"{c.ahead} is ahead of {c.behind} {lead}; other seeds would hardly change that, other "
@@ -221,4 +224,5 @@ def in_words(comparison: Comparison) -> str:
 
 
 def spell_p(p_value: float) -> str:
-    return f"{p_value:.2g}" if p_value >= 0.001 else "below 0.001"
+    """With its sign: below a thousandth the digits say nothing."""
+    return f"= {p_value:.2g}" if p_value >= 0.001 else "< 0.001"

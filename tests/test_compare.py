@@ -118,7 +118,7 @@ def test_a_sentence_claims_no_more_than_was_shown(
     (found,) = compared(tmp_path, "base", "better")
     assert words in in_words(found)
     assert "95 % interval over test classes" in in_words(found)
-    assert "paired over 5 reproductions p = " in in_words(found)
+    assert "paired over 5 reproductions p " in in_words(found)
 
 
 def test_the_sentence_of_a_worked_example() -> None:
