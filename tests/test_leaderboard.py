@@ -110,7 +110,7 @@ def test_the_csv_is_one_line_per_row_and_quotes_its_json(tmp_path: Path) -> None
     rendering.write(leaderboard.build(table))
     text = (table / "leaderboard.csv").read_text()
     rows = list(csv.reader(text.splitlines()))
-    assert len(rows) == 3 and {len(row) for row in rows} == {len(COLUMNS)}
+    assert len(text.splitlines()) == len(rows) == 3 and {len(row) for row in rows} == {len(COLUMNS)}
     assert rows[1][rows[0].index("params")] == '{"a": 1, "b": "x,y"}'
 
 
