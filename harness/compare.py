@@ -130,12 +130,8 @@ def _score(record: TestRecord, metric: str) -> float:
 def _compare_two(one: Row, other: Row, metric: str) -> Comparison:
     runs = [{run_of(record): record for record in row} for row in (one, other)]
     shared = sorted(runs[0].keys() & runs[1].keys())
-    # From all runs where none is shared: somebody is ahead, even if nothing can be tested.
     pairs = [(runs[0][run], runs[1][run]) for run in shared]
-    lead = np.mean([_score(a, metric) for a in one]) - np.mean([_score(b, metric) for b in other])
-    if pairs:
-        lead = np.mean([_score(a, metric) - _score(b, metric) for a, b in pairs])
-    if lead < 0:
+    if sum(_score(a, metric) - _score(b, metric) for a, b in pairs) < 0:
         return _compare_two(other, one, metric)
     return Comparison(
         dataset=one[0].identity["dataset"],

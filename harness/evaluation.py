@@ -198,8 +198,9 @@ def work(jobs: list[Job], device: str, listener: Listener) -> None:
             for repetition in range(1, total + 1):
                 event = Event("model", label, unit=repetition, units=total)
                 run = _Run(kind, experiment, job, repetition, listener, event)
+                act = run.train_alone if kind == KIND else run.reproduce
                 try:
-                    run.reproduce() if kind != KIND else run.train_alone()
+                    act()
                 except HarnessError as error:  # of this run alone: the others go on
                     listener(replace(event, message=str(error)))
 
@@ -289,7 +290,7 @@ class _Run:
                     identity=self.experiment.identity(),
                     params=self.job.params,
                     repetition=self.repetition,
-                    folds=[_without(asdict(f), "identity", "history", "params") for f in folds],
+                    folds=[_without(asdict(fold), *self._untold()) for fold in folds],
                     search=self.job.search,
                     provenance=provenance(),
                     **scored,
@@ -298,6 +299,11 @@ class _Run:
         except Timeout:  # another worker is at it
             return
         self._say("tested", score=record.scores["concatenated"]["map_at_r"])
+
+    def _untold(self) -> tuple[str, ...]:
+        """Fields of a model's record that its test record does without."""
+        # A single model is stopped by steps: it has no score.
+        return ("identity", "history", "params", *(["best_score"] if self.kind == KIND else []))
 
     def _measure(self, experiment: Experiment, path: Path) -> None:
         with cpu_threads(experiment.protocol.threads):

@@ -96,7 +96,7 @@ def test_methods_without_a_shared_run_are_not_compared(tmp_path: Path) -> None:
     put_scores(tmp_path, "base", BASE)
     put_scores(tmp_path, "better", BETTER, seed=1)
     (found,) = compared(tmp_path, "base", "better")
-    assert in_words(found) == "better and base share no reproduction on cub: nothing is paired."
+    assert in_words(found) == "base and better share no reproduction on cub: nothing is paired."
 
 
 @pytest.mark.parametrize(

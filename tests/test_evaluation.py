@@ -234,11 +234,12 @@ def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, resul
 def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
     finished: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = eval_from(
-        finished / "runs", results, "--loss", "ccp", "--single-512", "--metrics", "recall@1"
-    )
+    flags = ["--loss", "ccp", "--single-512", "--metrics", "recall@1", "--published"]
+    command = eval_from(finished / "runs", results, *flags)
     assert main(command) == 0
-    assert "single: one model of that size" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "single: one model of that size" in said
+    assert "published: no paper has numbers on folder_pictures" in said
     table = results / FOLDER / "folder_pictures-convnet"
     row = pd.read_csv(table / "leaderboard.csv").set_index("method").loc["ccp-c2 (single 512)"]
     assert row["kind"] == "single" and np.isnan(row["rank"]) and row["reproductions"] == 2
@@ -252,6 +253,7 @@ def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
         assert [fold["steps"] for fold in record.folds] == [2 * round(mean / 2)]
         assert record.folds[0]["best_step"] == record.folds[0]["steps"]  # the last weights
         assert record.identity == together.identity and record.params == together.params
+        assert "best_score" not in record.folds[0]  # nothing was left to validate on
         assert record.separated == [] and list(record.scores) == ["concatenated"]
     files = len(list(table.glob("records/*/*.json")))
     assert main(command) == 0  # nothing is done twice
