@@ -130,12 +130,8 @@ def _score(record: TestRecord, metric: str) -> float:
 def _compare_two(one: Row, other: Row, metric: str) -> Comparison:
     runs = [{run_of(record): record for record in row} for row in (one, other)]
     shared = sorted(runs[0].keys() & runs[1].keys())
-    # From all runs where none is shared: somebody is ahead, even if nothing can be tested.
     pairs = [(runs[0][run], runs[1][run]) for run in shared]
-    lead = np.mean([_score(a, metric) for a in one]) - np.mean([_score(b, metric) for b in other])
-    if pairs:
-        lead = np.mean([_score(a, metric) - _score(b, metric) for a, b in pairs])
-    if lead < 0:
+    if sum(_score(a, metric) - _score(b, metric) for a, b in pairs) < 0:
         return _compare_two(other, one, metric)
     return Comparison(
         dataset=one[0].identity["dataset"],
@@ -203,7 +199,7 @@ def in_words(comparison: Comparison) -> str:
             f"{c.ahead} is ahead of {c.behind} {lead}, but over {runs}: too few to say "
             f"whether that is real (it takes {MIN_PAIRS})."
         )
-    over_runs = f"paired over {runs} p = {spell_p(p_value)}" + (" after Holm" * (c.tests > 1))
+    over_runs = f"paired over {runs} p {spell_p(p_value)}" + (" after Holm" * (c.tests > 1))
     if c.classes is None:
         over_classes = "no interval over test classes: the records keep no scores of classes"
     else:
@@ -211,7 +207,10 @@ def in_words(comparison: Comparison) -> str:
         over_classes = f"95 % interval over test classes {low:.2f} to {high:.2f}"
     facts = f"({over_classes}; {over_runs})"
     if p_value >= LEVEL:
-        return f"No difference between {c.ahead} and {c.behind} is shown: ahead {lead} {facts}."
+        return (
+            f"No difference between {c.ahead} and {c.behind} is shown: {c.ahead} is ahead {lead} "
+            f"{facts}."
+        )
     if c.classes is not None and not c.classes[0] > 0:
         return (
             f"{c.ahead} is ahead of {c.behind} {lead}; other seeds would hardly change that, other "
@@ -221,4 +220,5 @@ def in_words(comparison: Comparison) -> str:
 
 
 def spell_p(p_value: float) -> str:
-    return f"{p_value:.2g}" if p_value >= 0.001 else "below 0.001"
+    """With its sign: below a thousandth the digits say nothing."""
+    return f"= {p_value:.2g}" if p_value >= 0.001 else "< 0.001"

@@ -189,47 +189,48 @@ def work(jobs: list[Job], device: str, listener: Listener) -> None:
     """One worker: every fold that nobody has trained or is training, then its test scores."""
     for job in jobs:
         experiment = build_experiment(job.config.updated({"device": device}))
-        for repetition in range(1, experiment.reproductions + 1):
-            try:
-                _Reproduction(experiment, job, repetition, listener).run()
-            except HarnessError as error:  # of this run alone: the others go on
-                _say(experiment, "model", repetition, listener, message=str(error))
-
-
-def _say(
-    experiment: Experiment, kind: str, repetition: int, listener: Listener, **values: Any
-) -> None:
-    name, total = experiment.method.name, experiment.reproductions
-    listener(Event(kind, name, unit=repetition, units=total, **values))
+        name, total = experiment.method.name, experiment.reproductions
+        kinds = {"reproduction": name} | ({KIND: f"{name} ({KIND})"} if job.single else {})
+        for kind, label in kinds.items():
+            for repetition in range(1, total + 1):
+                event = Event("model", label, unit=repetition, units=total)
+                run = _Run(kind, experiment, job, repetition, listener, event)
+                act = run.train_alone if kind == KIND else run.reproduce
+                try:
+                    act()
+                except HarnessError as error:  # of this run alone: the others go on
+                    listener(replace(event, message=str(error)))
 
 
 @dataclass(frozen=True)
-class _Reproduction:
-    """One repetition of a job: its four fold models and, if asked for, the single one."""
+class _Run:
+    """One repetition of a job, by the models of all folds or by a single one."""
 
+    kind: str
     experiment: Experiment
     job: Job
     repetition: int
     listener: Listener
+    event: Event
 
-    def run(self) -> None:
-        path, *single = record_paths(self.experiment, self.job, self.repetition)
+    def reproduce(self) -> None:
+        path = record_path(self.experiment, self.job.params, self.repetition)
         if not path.exists():
             for fold in range(len(self.experiment.split.folds)):
                 self._train(self.experiment, fold)
-            self._test("reproduction", self.experiment, self._folds(self.experiment), path)
+            self._test(self.experiment, self._folds(self.experiment), path)
         self._measure(self.experiment, path)
-        for path in single:
-            self._run_single(path)
 
-    def _run_single(self, path: Path) -> None:
+    def train_alone(self) -> None:
+        """One model instead of those of the folds, whose records it needs."""
         folds = self._folds(self.experiment)
         if folds is None:
             return
+        path = record_paths(self.experiment, self.job, self.repetition)[-1]
         alone = without_folds(self.experiment, folds)
         if not path.exists():
             self._train(alone, 0, lambda trainer: stop_by_steps(trainer, folds))
-            self._test(KIND, alone, self._folds(alone), path)
+            self._test(alone, self._folds(alone), path)
         self._measure(alone, path)
 
     def _folds(self, experiment: Experiment) -> list[FoldRecord] | None:
@@ -271,9 +272,7 @@ class _Reproduction:
             done = {"message": str(failure)}
         self._say("model", fold=fold, **done)
 
-    def _test(
-        self, kind: str, experiment: Experiment, folds: list[FoldRecord] | None, path: Path
-    ) -> None:
+    def _test(self, experiment: Experiment, folds: list[FoldRecord] | None, path: Path) -> None:
         """Open the test classes once all models are there."""
         if folds is None:
             return
@@ -284,11 +283,11 @@ class _Reproduction:
                 with cpu_threads(experiment.protocol.threads):
                     scored = score(self._embed(experiment))
                 record = TestRecord(
-                    kind=kind,
+                    kind=self.kind,
                     identity=self.experiment.identity(),
                     params=self.job.params,
                     repetition=self.repetition,
-                    folds=[_without(asdict(f), "identity", "history", "params") for f in folds],
+                    folds=[_without(asdict(fold), *self._untold()) for fold in folds],
                     search=self.job.search,
                     provenance=provenance(),
                     **scored,
@@ -297,6 +296,11 @@ class _Reproduction:
         except Timeout:  # another worker is at it
             return
         self._say("tested", score=record.scores["concatenated"]["map_at_r"])
+
+    def _untold(self) -> tuple[str, ...]:
+        """Fields of a model's record that its test record does without."""
+        # A single model is stopped by steps: it has no score.
+        return ("identity", "history", "params", *(["best_score"] if self.kind == KIND else []))
 
     def _measure(self, experiment: Experiment, path: Path) -> None:
         with cpu_threads(experiment.protocol.threads):
@@ -322,7 +326,7 @@ class _Reproduction:
         return see_test(experiment, source, kinds)
 
     def _say(self, kind: str, **values: Any) -> None:
-        _say(self.experiment, kind, self.repetition, self.listener, **values)
+        self.listener(replace(self.event, kind=kind, **values))
 
 
 def _load(

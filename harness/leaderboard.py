@@ -154,10 +154,15 @@ def read_rows(folder: Path, problems: list[str]) -> list[Row]:
     found = _with_metrics(found, [r for r in records.values() if isinstance(r, MetricsRecord)])
     newest = measured_on(max(found.values(), key=lambda record: record.provenance["time"]))
     by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
+    first: dict[str, Path] = {}
     for path, record in found.items():
         strange = [what for what, value in measured_on(record).items() if value != newest[what]]
         if strange:
             problems.append(f"{path}: measured on another {' and '.join(strange)}, left out")
+            continue
+        twin = first.setdefault(key_of(record), path)
+        if twin != path:
+            problems.append(f"{path}: the same run as {twin}, left out")
             continue
         params = json.dumps(record.params, sort_keys=True)
         by_label[label_of([record])][params].append(record)

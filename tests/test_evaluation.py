@@ -201,8 +201,9 @@ def test_more_metrics_are_measured_from_the_kept_weights(
     after = {path: path.read_bytes() for path in table.glob("records/*/*.json")}
     assert before.items() <= after.items() and len(after) == 2 * len(before)
     assert len((table / LEDGER).read_text().splitlines()) == openings + len(before)
-    assert main(eval_from(finished / "runs", results, *WANTED)) == 0
-    assert len(list(table.glob("records/*/*.json"))) == len(after)
+    assert main(eval_from(finished / "runs", results, *WANTED)) == 0  # nothing is done twice
+    assert {path: path.read_bytes() for path in table.glob("records/*/*.json")} == after
+    assert len((table / LEDGER).read_text().splitlines()) == openings + len(before)
 
 
 def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, results: Path) -> None:
@@ -233,11 +234,12 @@ def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, resul
 def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
     finished: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = eval_from(
-        finished / "runs", results, "--loss", "ccp", "--single-512", "--metrics", "recall@1"
-    )
+    flags = ["--loss", "ccp", "--single-512", "--metrics", "recall@1", "--published"]
+    command = eval_from(finished / "runs", results, *flags)
     assert main(command) == 0
-    assert "single: one model of that size" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "single: one model of that size" in said
+    assert "published: no paper has numbers on folder_pictures" in said
     table = results / FOLDER / "folder_pictures-convnet"
     row = pd.read_csv(table / "leaderboard.csv").set_index("method").loc["ccp-c2 (single 512)"]
     assert row["kind"] == "single" and np.isnan(row["rank"]) and row["reproductions"] == 2
@@ -251,6 +253,7 @@ def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
         assert [fold["steps"] for fold in record.folds] == [2 * round(mean / 2)]
         assert record.folds[0]["best_step"] == record.folds[0]["steps"]  # the last weights
         assert record.identity == together.identity and record.params == together.params
+        assert "best_score" not in record.folds[0]  # nothing was left to validate on
         assert record.separated == [] and list(record.scores) == ["concatenated"]
     files = len(list(table.glob("records/*/*.json")))
     assert main(command) == 0  # nothing is done twice

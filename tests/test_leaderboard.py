@@ -65,6 +65,15 @@ def test_runs_of_another_seed_are_not_paired(tmp_path: Path) -> None:
     assert frame_of(table).loc["other", "indistinguishable"] == "too few reproductions"
 
 
+def test_a_run_under_two_names_counts_once(tmp_path: Path) -> None:
+    path = put(tmp_path, make_record("ms", 1, 0.5))
+    copy = path.with_name("copy-01.json")
+    copy.write_bytes(path.read_bytes())
+    board = leaderboard.build(path.parent.parent.parent)
+    assert board.frame["reproductions"].tolist() == [1]
+    assert board.problems == [f"{copy}: the same run as {path}, left out"]
+
+
 def test_only_trained_methods_have_a_rank(table: Path) -> None:
     ranks = frame_of(table)["rank"]
     assert ranks.drop("untrained").tolist() == [1, 2, 3, 4]
@@ -110,7 +119,7 @@ def test_the_csv_is_one_line_per_row_and_quotes_its_json(tmp_path: Path) -> None
     rendering.write(leaderboard.build(table))
     text = (table / "leaderboard.csv").read_text()
     rows = list(csv.reader(text.splitlines()))
-    assert len(rows) == 3 and {len(row) for row in rows} == {len(COLUMNS)}
+    assert len(text.splitlines()) == len(rows) == 3 and {len(row) for row in rows} == {len(COLUMNS)}
     assert rows[1][rows[0].index("params")] == '{"a": 1, "b": "x,y"}'
 
 

@@ -110,4 +110,4 @@ def _print_ranks(ranks: Ranks) -> None:
     if ranks.p_value is None:
         print("A Friedman test takes three methods and five data sets.")
     else:
-        print(f"Friedman test of all being equal: p = {spell_p(ranks.p_value)}.")
+        print(f"Friedman test of all being equal: p {spell_p(ranks.p_value)}.")
