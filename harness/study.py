@@ -266,13 +266,18 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
     return [summarize(study.optuna) for study in studies]
 
 
-def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
-    """Everything that can be wrong with a search is found here, before any training."""
+def check(config: RunConfig) -> tuple[Experiment, Storage]:
+    """Everything that can be wrong with a search on whatever machine is found here, at once."""
     experiment = build_experiment(config)
-    worker_count(config, experiment.protocol.threads, units=1)
     sampler_of(experiment)
     check_writable(experiment.runs)
-    storage = storage_of(experiment)
+    return experiment, storage_of(experiment)
+
+
+def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
+    """Everything that can be wrong with a search here is found here, before any training."""
+    worker_count(config, threads=1, units=1)
+    experiment, storage = check(config)
     experiment.open_part(
         "trainval",
         lambda done, total: listener(

@@ -169,9 +169,9 @@ def test_a_full_disk_stops_the_search_and_is_no_failure_of_a_trial(
 def test_what_is_the_fault_of_no_trial(number: int, trouble: bool) -> None:
     error = OSError(number, os.strerror(number), "somewhere")
     assert files.is_disk_trouble(error) == trouble
-    with pytest.raises(HarnessError if trouble else OSError, match="somewhere"):
-        with files.naming_disk_trouble():
-            raise error
+    expected = pytest.raises(HarnessError if trouble else OSError, match="somewhere")
+    with expected, files.naming_disk_trouble():
+        raise error
 
 
 def test_a_disk_that_fills_while_a_file_is_written_leaves_the_old_one(

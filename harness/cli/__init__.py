@@ -14,6 +14,7 @@ from harness.cli.evaluate import evaluate
 from harness.cli.listing import list_
 from harness.cli.search import search
 from harness.cli.show import show
+from harness.cli.submit import submit
 from harness.cli.train import train
 from harness.errors import HarnessError
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="Is that metric learning loss really better? A fair search, then a test on new classes.",
 )
 app.command()(search)
+app.command()(submit)
 app.command("eval")(evaluate)
 app.command()(show)
 app.command()(dashboard)
