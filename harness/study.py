@@ -93,10 +93,12 @@ class Study:
     def best(self) -> FrozenTrial | None:
         return best_of(self._trials())
 
+    def completed(self) -> list[FrozenTrial]:
+        return [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+
     def fold_scores(self) -> list[list[float]]:
         """Of every complete trial."""
-        complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
-        return [trial.user_attrs["folds"] for trial in complete]
+        return [trial.user_attrs["folds"] for trial in self.completed()]
 
     def params_of(self, searched: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters of a trial: those it searched and those that are fixed."""
