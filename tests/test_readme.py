@@ -26,6 +26,9 @@ def test_every_command_of_the_readme_parses(command: str) -> None:
     """With its real flags and a real loss, data set, protocol and trunk."""
     _, name, *arguments = shlex.split(command)
     click_command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    if hasattr(click_command, "commands"):
+        name, *arguments = arguments
+        click_command = click_command.commands[name]
     parsed = click_command.make_context(name, arguments).params
     for loss in [*(parsed.get("loss") or []), *(parsed.get("more") or [])]:
         if not loss.endswith(".py"):
