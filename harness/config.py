@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from harness.errors import HarnessError, unknown
+from harness.redact import redact
 
 
 def _default_cache() -> str:
@@ -27,19 +28,27 @@ class RunConfig:
         dataset: name, or folder:PATH.
         protocol: name, with changes if any: mlrc+batch_size=64.
         trunk: empty takes the protocol's.
+        weights: of the trunk: empty takes its own, none starts from random ones; or a file.
         preset: whose published parameters are the first trial.
         params: parameters that are fixed instead of searched.
         trials, reproductions: 0 takes the protocol's.
         sampler: empty takes the method's: gp, tpe, random or grid.
         seed: of the study and of every run in it.
         workers: processes; 0 is one per GPU, or one per core on a CPU.
-        loader_workers: processes that prepare batches for one training process.
+        loader_workers: processes that prepare batches for one training process; -1 is none on a
+            CPU, four beside a GPU.
+        allow_missing: go on without images that are missing or broken.
+        cache: on keeps decoded images, off decodes them every time.
+        storage: URL of a database that keeps the studies; empty is a journal in the run directory.
+        heartbeat: seconds between signs of life of a worker in a database; after four that are
+            missed, its trial is another's.
     """
 
     loss: str = ""
     dataset: str = "glyphs"
     protocol: str = "mlrc"
     trunk: str = ""
+    weights: str = ""
     preset: str = "mlrc"
     params: Mapping[str, Any] = field(default_factory=dict)
     trials: int = 0
@@ -47,17 +56,28 @@ class RunConfig:
     sampler: str = ""
     seed: int = 0
     workers: int = 0
-    loader_workers: int = 0
+    loader_workers: int = -1
     device: str = "auto"
+    allow_missing: bool = False
+    cache: str = "on"
     data_root: str = field(default_factory=lambda: os.environ.get("HARNESS_DATA", ""))
+    storage: str = field(default_factory=lambda: os.environ.get("HARNESS_STORAGE", ""))
+    heartbeat: int = 30
     runs_dir: str = "runs"
     results_dir: str = "results"
     cache_dir: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:
-        for name in ("trials", "reproductions", "workers", "loader_workers", "seed"):
+        for name in ("trials", "reproductions", "workers", "seed"):
             if getattr(self, name) < 0:
                 raise HarnessError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.heartbeat < 1:
+            raise HarnessError(f"heartbeat must be at least a second, got {self.heartbeat}")
+
+        if self.loader_workers < -1:
+            raise HarnessError(f"loader_workers must be -1 or more, got {self.loader_workers}")
+        if self.cache not in ("on", "off"):
+            raise HarnessError(f"cache must be on or off, got '{self.cache}'")
 
     def updated(self, values: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed; unknown names and wrong types are refused."""
@@ -74,7 +94,9 @@ class RunConfig:
         return replace(self, **values)
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(asdict(self), sort_keys=False)
+        """What is written down: everything but passwords."""
+        values = {**asdict(self), "storage": redact(self.storage)}
+        return yaml.safe_dump(values, sort_keys=False)
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -128,4 +150,4 @@ def _fits(value: Any, kind: Any) -> bool:
 def _spell(kind: Any) -> str:
     if get_origin(kind) is not None:
         return "a mapping"
-    return {str: "text", int: "a whole number"}[kind]
+    return {str: "text", int: "a whole number", bool: "true or false"}[kind]

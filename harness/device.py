@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from functools import cache
+
 import torch
 
 from harness.errors import HarnessError
+
+# Parameters of glibc's mallopt.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def choose_device(name: str) -> torch.device:
@@ -14,6 +21,8 @@ def choose_device(name: str) -> torch.device:
         "mps": torch.backends.mps.is_available(),
         "cpu": True,
     }
+    if sys.platform == "linux":
+        _keep_freed_memory()
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, number = name.partition(":")
@@ -37,3 +46,16 @@ def device_count(name: str) -> int:
 def device_name(device: torch.device) -> str:
     """What a record says of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Stop glibc from giving every large block back to the system when it is freed.
+
+    Getting it again costs a page fault per 4 KiB: 105 of 143 ms per image of EfficientNet-Lite0
+    in batches of 64 on one core.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # other C libraries have none
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)

@@ -12,7 +12,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from harness.progress import Event
 
 # Events that end a unit of work, and what the unit is called.
-UNITS = {"trial": "trial", "tested": "reproduction"}
+UNITS = {"trial": "trial", "pruned": "trial", "tested": "reproduction"}
+
+STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
+
+# Work on the images of a part before any training, and what they are afterwards.
+PREPARATIONS = {"decoding": "decoded", "encoding": "encoded by the trunk"}
 
 
 class Pace:
@@ -37,7 +42,7 @@ class Pace:
 
 def _place(event: Event) -> int:
     """Trials count from 0, reproductions from 1; people count from 1."""
-    return event.unit + 1 if event.kind in ("trial", "validation") else event.unit
+    return event.unit + 1 if event.kind in ("trial", "pruned", "validation") else event.unit
 
 
 def spell_seconds(seconds: float) -> str:
@@ -70,9 +75,11 @@ class Lines:
             self.console.print(text)
 
     def _text(self, event: Event) -> str:
-        if event.kind == "decoding":
-            done = event.unit == event.units
-            return f"{event.method}: {event.units} images decoded" if done else ""
+        if event.kind == "stopping":
+            return STOPPING
+        if event.kind in PREPARATIONS:
+            text = f"{event.method}: {event.units} images {PREPARATIONS[event.kind]}"
+            return text if event.unit == event.units else ""
         if event.kind == "validation":
             where = f"fold {event.fold}, step {event.step}/{event.max_steps}"
             text = f"{event.method}: {where}, best so far {_score(event.score)}"
@@ -82,7 +89,7 @@ class Lines:
             if event.message:
                 return f"{text} failed: {event.message}"
             return f"{text}, validation {_score(event.score)}" if self.verbose else ""
-        return self._finished(event)
+        return self._finished(event) if event.kind in UNITS else ""
 
     def _finished(self, event: Event) -> str:
         if not event.units:  # a naive baseline
@@ -91,7 +98,9 @@ class Lines:
         if event.message:
             return f"{event.method}: {place} failed: {event.message}"
         parts = [f"{event.method}: {place}", f"map@r {_score(event.score)}"]
-        if event.kind == "trial":
+        if event.kind == "pruned":
+            parts[1] += f" expected: hopeless after fold {len(event.scores)}"
+        if event.kind != "tested":
             parts.append(f"best {_score(event.best)}")
             parts.append(f"{event.seconds:.0f} s")
         return ", ".join([*parts, self.pace.left(event)])
@@ -124,17 +133,19 @@ class Bars:
         self.bars.stop()
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "decoding":
-            self._show(f"decoding {event.method}", event.unit, event.units, "images")
+        if event.kind in PREPARATIONS:
+            self._show(f"{event.kind} {event.method}", event.unit, event.units, "images")
         elif event.kind == "validation":
             description = f"  worker {event.worker}: {event.method} {_place(event)}"
             note = f"fold {event.fold}, best so far {_score(event.score)}"
             key = f"worker {event.worker}"
             self._show(description, event.step, event.max_steps, note, key)
+        elif event.kind == "stopping":
+            self.bars.print(STOPPING)
         elif event.message:
             self.bars.print(f"{event.method} {_place(event)} failed: {event.message}")
         elif event.kind in UNITS and event.units:
-            best = f"best {_score(event.best)}" if event.kind == "trial" else ""
+            best = f"best {_score(event.best)}" if event.kind != "tested" else ""
             note = f"{UNITS[event.kind]}s, last {_score(event.score)} {best}"
             self._show(event.method, _place(event), event.units, note)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from harness.batches import Source
 from harness.heads import NORMALIZERS
-from harness.images import ImageStore, centre_batch
 
 BATCH_SIZE = 256
 
@@ -16,24 +16,22 @@ BATCH_SIZE = 256
 @torch.no_grad()
 def embed(
     encode: Callable[[Tensor], Tensor],
-    store: ImageStore,
+    source: Source,
     indices: Sequence[int],
-    crop: int,
     device: torch.device,
 ) -> Tensor:
-    """(n, size) float32 on `device`: what `encode` makes of the middle of each image."""
+    """(n, size) float32 on `device`: what `encode` makes of each image."""
     parts = []
     for start in range(0, len(indices), BATCH_SIZE):
-        images = centre_batch(store, indices[start : start + BATCH_SIZE], crop)
-        parts.append(encode(images.to(device, non_blocking=True)).float())
+        inputs = source.for_evaluation(indices[start : start + BATCH_SIZE])
+        parts.append(encode(inputs.to(device, non_blocking=True)).float())
     return torch.cat(parts)
 
 
 def embed_with(
     model: nn.Module,
-    store: ImageStore,
+    source: Source,
     indices: Sequence[int],
-    crop: int,
     device: torch.device,
     normalizer: str,
 ) -> Tensor:
@@ -41,7 +39,7 @@ def embed_with(
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        return NORMALIZERS[normalizer](embed(model, store, indices, crop, device))
+        return NORMALIZERS[normalizer](embed(model, source, indices, device))
     finally:
         for module, training in modes:
             module.training = training

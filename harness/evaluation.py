@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from harness import registry
-from harness.config import RunConfig, load_config
+from harness.config import RunConfig
 from harness.device import choose_device
 from harness.embed import concatenate, embed_with
 from harness.errors import HarnessError
@@ -27,15 +26,14 @@ from harness.records import (
     note_test_opening,
     provenance,
 )
-from harness.scoring import TestEmbeddings, score
+from harness.scoring import TestEmbeddings, score, see_test
+from harness.searches import FILTERS, find_searches
 from harness.single import KIND, stop_by_steps, without_folds
-from harness.study import CONFIG, JOURNAL, Study
+from harness.study import Study
+from harness.summary import summarize
 from harness.trainer import Progress, Trainer, TrainingFailed
 from harness.trial import cpu_threads, find_fold, load_model, run_fold
 from harness.workers import run_workers, worker_count
-
-# Config keys that pick among the searches; all others say how to run.
-FILTERS = ("loss", "dataset", "protocol", "trunk")
 
 
 @dataclass(frozen=True)
@@ -101,6 +99,8 @@ def evaluate(
         listener(event)
 
     if any(not _finished(e, job) for e, job in zip(experiments, jobs, strict=True)):
+        for experiment in {e.results: e for e in experiments}.values():
+            experiment.open_part("test", listener)  # once, with all cores, not in each worker
         count = worker_count(config, threads, models)
         run_workers(work, jobs, config.device, count, threads, heard)
     tables = {e.results: e for e in experiments}
@@ -113,33 +113,30 @@ def _find_jobs(
     losses: Sequence[str], values: Mapping[str, Any], problems: list[str]
 ) -> Iterable[Job]:
     """The searches that were asked for and have a best trial."""
-    runs = Path(RunConfig().updated(values).runs_dir)
-    wanted = {registry.load_method(loss).name for loss in losses}
-    for path in sorted(runs.glob(f"*/*/*/{CONFIG}")):
-        if not path.with_name(JOURNAL).exists() or (wanted and path.parent.name not in wanted):
-            continue
+    for found in find_searches(losses, values, problems):
         try:
-            saved = RunConfig().updated(load_config(path))
-            if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
-                continue
-            how = {key: value for key, value in values.items() if key not in FILTERS}
-            # Which trials there are was settled by the search; its folder is where it was found.
-            study = Study(build_experiment(saved.updated({**how, "runs_dir": str(runs)})))
+            experiment = build_experiment(found.config)
+            if experiment.table != Path(*found.folder.parts[-3:-1]):
+                continue  # the weights that were asked for are not those it searched with
+            study = Study(experiment)
         except HarnessError as error:  # of this search alone: the others are evaluated
-            problems.append(f"{path.parent}: {error}")
+            problems.append(f"{found.folder}: {error}")
             continue
         if study.best() is None:
-            problems.append(f"{path.parent}: no trial of its search is complete")
+            problems.append(f"{found.folder}: no trial of its search is complete")
             continue
-        yield Job(study.experiment.config, study.summary().best_params, _facts(study))
+        facts = _facts(study)
+        yield Job(experiment.config, facts.pop("best_params"), facts)
 
 
 def _facts(study: Study) -> dict[str, Any]:
-    """What records say of the search that chose their parameters."""
-    summary = study.summary()
+    """The best parameters, and what records say of the search that chose them."""
+    summary = summarize(study.optuna, importance=False)
     return {
+        "best_params": summary.best_params,
         "trials": summary.trials,
         "failed": summary.failed,
+        "pruned": summary.pruned,
         "best_trial": summary.best_trial,
         "validation": summary.best_score,
         "validation_folds": list(summary.fold_scores),
@@ -155,7 +152,7 @@ def _facts(study: Study) -> dict[str, Any]:
 def _nothing_found(
     losses: Sequence[str], values: Mapping[str, Any], problems: Sequence[str]
 ) -> str:
-    flags = "".join(f" --{key} {values[key]}" for key in FILTERS if key in values)
+    flags = "".join(f" --{key} {values[key]}" for key in (*FILTERS, "weights") if key in values)
     names = " ".join(losses) or "NAME"
     reasons = "".join(f"\n  {problem}" for problem in problems)
     return (
@@ -311,7 +308,7 @@ class _Run:
 
     def _embed(self, experiment: Experiment) -> TestEmbeddings:
         """Open the test classes, as the models see them."""
-        method, protocol, params = experiment.method, experiment.protocol, self.job.params
+        method, params = experiment.method, self.job.params
         device = choose_device(experiment.config.device)
         models = [
             _load(experiment, params, fold, self.repetition, device)
@@ -319,20 +316,14 @@ class _Run:
         ]
         digest = _run_digest(self.experiment, params)
         note_test_opening(experiment.results, method.name, digest, self.repetition)
-        store = experiment.open_part("test")
-        indices = experiment.indices_of(experiment.split.test)
+        source = experiment.open_part("test")
         embeddings = [
-            embed_with(model, store, indices, protocol.crop, device, method.normalizer)
-            for model in models
+            embed_with(model, source, source.indices, device, method.normalizer) for model in models
         ]
-        return TestEmbeddings(
-            kinds={
-                "concatenated": [concatenate(embeddings, method.normalizer)],
-                **({"separated": embeddings} if len(embeddings) > 1 else {}),
-            },
-            labels=experiment.listing.labels[indices],
-            fingerprint=store.fingerprint,
-        )
+        kinds = {"concatenated": [concatenate(embeddings, method.normalizer)]}
+        if len(embeddings) > 1:
+            kinds["separated"] = embeddings
+        return see_test(experiment, source, kinds)
 
     def _say(self, kind: str, **values: Any) -> None:
         self.listener(replace(self.event, kind=kind, **values))

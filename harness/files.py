@@ -2,21 +2,85 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock
+
+from harness.errors import HarnessError
+
+UNFINISHED = ".unfinished"
+
+# What a write fails with when the disk is full, over quota, or not ours to write to.
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+MIN_FREE = 200_000_000  # bytes; a search needs some for checkpoints
+
+
+def is_disk_trouble(error: BaseException) -> bool:
+    """Whether an error is the disk's or its owner's, and would meet every other run too."""
+    return isinstance(error, OSError) and error.errno in DISK_TROUBLE
+
+
+@contextmanager
+def naming_disk_trouble() -> Iterator[None]:
+    """Turn a full disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_trouble(error):
+            raise
+        what = error.filename or "the disk"
+        raise HarnessError(
+            f"cannot use {what}: {error.strerror}\n"
+            "  make room or get the rights, then repeat the command to go on where it stopped"
+        ) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to, or whose disk is almost full."""
+    above = folder.absolute()
+    while not above.exists():
+        above = above.parent
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+        free = shutil.disk_usage(above).free
+    except OSError as error:
+        raise HarnessError(f"cannot write to {folder}: {error.strerror}") from None
+    if free < MIN_FREE:
+        raise HarnessError(
+            f"only {free / 1e6:.0f} MB are free for {folder}; at least {MIN_FREE / 1e6:.0f} MB are "
+            "needed"
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that survives a power cut, with those it lies in."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a writer that was killed left behind; only for who holds the folder's lock."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that takes the place of `path` only when it is complete and on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    make_folder(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -27,6 +91,30 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         os.unlink(name)
         raise
     sync_folder(path.parent)
+
+
+def build_once(folder: Path, build: Callable[[Path], None]) -> None:
+    """Make sure that `folder` is there, whole: one process builds it, others wait for it.
+
+    Args:
+        build: fills an empty folder, which takes its place when it is complete.
+    """
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if folder.exists():
+            return
+        for left_behind in folder.parent.glob(f".{folder.name}.*"):  # by one that was killed
+            shutil.rmtree(left_behind, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        try:
+            build(work)
+            os.replace(work, folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -60,6 +148,8 @@ def read_json(path: Path) -> Any:
 
 def append_line(path: Path, value: Any) -> None:
     """Append one JSON line; a single write, so that processes do not cut into each other."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with open(path, "ab") as file:
         file.write((json.dumps(value, sort_keys=True) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -14,6 +15,18 @@ POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "avg+max": lambda features: features.mean(dim=(2, 3)) + features.amax(dim=(2, 3)),
 }
 
+
+def pooling(name: str) -> Callable[[Tensor], Tensor]:
+    """(n, features, height, width) -> (n, features), by a name that a protocol allows."""
+    return POOLINGS[name] if name in POOLINGS else partial(k_max, k=int(name.split("-")[0]))
+
+
+def k_max(features: Tensor, k: int) -> Tensor:
+    """Mean of the k largest values of each channel; of all, where there are fewer."""
+    places = features.flatten(2)
+    return places.topk(min(k, places.shape[2]), dim=2, sorted=False).values.mean(dim=2)
+
+
 # Applied to embeddings at evaluation. "ball" is CCP's: only vectors longer than 1 are scaled.
 NORMALIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "l2": lambda v: nn.functional.normalize(v, dim=1),
@@ -21,21 +34,36 @@ NORMALIZERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Model(nn.Module):
-    """Trunk, pooling, norm and head; images come in as uint8."""
+class PooledTrunk(nn.Module):
+    """uint8 images -> (n, features): normalised, through the network, pooled."""
 
     def __init__(
-        self,
-        trunk: nn.Module,
-        normalize: Callable[[Tensor], Tensor],
-        pooling: str,
-        norm: str,
-        head: nn.Module,
+        self, network: nn.Module, normalize: Callable[[Tensor], Tensor], pool: str
     ) -> None:
         super().__init__()
-        self.trunk = trunk
+        self.network = network
         self.normalize = normalize
-        self.pool = POOLINGS[pooling]
+        self.pool = pooling(pool)
+        self.out_features: int = network.out_features  # type: ignore[assignment]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.pool(self.network(self.normalize(images)))
+
+
+class FrozenTrunk(nn.Identity):
+    """Stands where the trunk would: its inputs are features that were computed before."""
+
+    def __init__(self, out_features: int) -> None:
+        super().__init__()
+        self.out_features = out_features
+
+
+class Model(nn.Module):
+    """Trunk, norm and head."""
+
+    def __init__(self, trunk: PooledTrunk | FrozenTrunk, norm: str, head: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
         # Without affine, so that it has no parameters of its own.
         self.norm = (
             nn.LayerNorm(trunk.out_features, elementwise_affine=False)
@@ -44,13 +72,9 @@ class Model(nn.Module):
         )
         self.head = head
 
-    def features(self, images: Tensor) -> Tensor:
-        """(n, features) after pooling."""
-        return self.pool(self.trunk(self.normalize(images)))
-
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """(n, embedding size), not normalised."""
-        return self.head(self.norm(self.features(images)))
+        return self.head(self.norm(self.trunk(inputs)))
 
 
 def freeze_batchnorm(trunk: nn.Module) -> None:

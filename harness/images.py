@@ -1,142 +1,18 @@
-"""Pixels: decoded once into a shared cache, then cropped into batches that a seed determines."""
+"""Pixels for training and evaluation: crops as torchvision makes them, drawn from a generator."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from harness.datasets.listing import Listing
-from harness.errors import HarnessError
-from harness.files import read_json, sync_folder, write_json
-from harness.seeds import derive_seed
+from harness.store import ImageStore
 
 TRIES = 10  # to draw a box that fits into the image
-
-CACHE_VERSION = 1  # of the format below: raises when cached pixels would differ
-
-
-@dataclass(frozen=True)
-class ImageStore:
-    """Decoded images of one part of a data set, memory-mapped, addressed by listing index.
-
-    Attributes:
-        fingerprint: hash of the names, labels and encoded bytes of the part.
-        position: listing index -> row of `index`.
-        index: (n, 3) offset, height and width of each image in `pixels`.
-    """
-
-    fingerprint: str
-    position: dict[int, int]
-    index: np.ndarray
-    pixels: np.ndarray
-    channels: int
-
-    def image(self, listing_index: int) -> np.ndarray:
-        """(height, width, channels) uint8 view of one image."""
-        offset, height, width = self.index[self.position[listing_index]]
-        size = height * width * self.channels
-        return self.pixels[offset : offset + size].reshape(height, width, self.channels)
-
-
-def open_store(
-    listing: Listing,
-    indices: Sequence[int],
-    short_side: int,
-    cache_dir: Path,
-    report: Callable[[int, int], None] = lambda done, total: None,
-) -> ImageStore:
-    """The decoded images of `indices`, from the cache or built into it now.
-
-    Only the images asked for are opened, so a store of training classes never sees a test image.
-    """
-    folder = cache_dir / _cache_key(listing, indices, short_side)
-    if not (folder / "meta.json").exists():
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):  # two processes build it once
-            if not (folder / "meta.json").exists():
-                _build(listing, indices, short_side, folder, report)
-    return ImageStore(
-        fingerprint=read_json(folder / "meta.json")["fingerprint"],
-        position={listing_index: row for row, listing_index in enumerate(indices)},
-        index=np.load(folder / "index.npy"),
-        # As a plain array: slicing a memmap object costs six times as much.
-        pixels=np.asarray(np.memmap(folder / "pixels.u8", dtype=np.uint8, mode="r")),
-        channels=listing.channels,
-    )
-
-
-def _cache_key(listing: Listing, indices: Sequence[int], short_side: int) -> str:
-    digest = hashlib.sha256(f"{CACHE_VERSION} {short_side} {listing.mode}".encode())
-    for i in indices:
-        digest.update(f"{listing.names[i]}\0{listing.labels[i]}\0{listing.stamp(i)}\n".encode())
-    return digest.hexdigest()[:24]
-
-
-def _build(
-    listing: Listing,
-    indices: Sequence[int],
-    short_side: int,
-    folder: Path,
-    report: Callable[[int, int], None],
-) -> None:
-    """Decode into a folder beside the final one, then rename: complete or absent."""
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        digest = hashlib.sha256()
-        rows = []
-        offset = 0
-        with open(work / "pixels.u8", "wb") as file:
-            for done, i in enumerate(indices):
-                encoded = listing.read(i)
-                digest.update(f"{listing.names[i]}\0{listing.labels[i]}\0".encode())
-                digest.update(hashlib.sha256(encoded).digest())
-                pixels = np.asarray(_resize(_decode(listing, i, encoded), short_side))
-                rows.append((offset, *pixels.shape[:2]))
-                offset += file.write(pixels.tobytes())
-                report(done + 1, len(indices))
-            file.flush()
-            os.fsync(file.fileno())
-        np.save(work / "index.npy", np.array(rows, dtype=np.int64))
-        write_json(work / "meta.json", {"fingerprint": digest.hexdigest()[:24]})
-        os.replace(work, folder)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    sync_folder(folder.parent)
-
-
-def _decode(listing: Listing, index: int, encoded: bytes) -> Image.Image:
-    try:
-        return listing.decode(encoded)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise HarnessError(
-            f"cannot decode image '{listing.names[index]}': {error}\n"
-            "  replace the file, or remove it from the data set"
-        ) from error
-
-
-def _resize(image: Image.Image, short_side: int) -> Image.Image:
-    """As torchvision's Resize(short_side): the long side is truncated, not rounded."""
-    width, height = image.size
-    if min(width, height) == short_side:
-        return image
-    if width <= height:
-        size = (short_side, int(short_side * height / width))
-    else:
-        size = (int(short_side * width / height), short_side)
-    return image.resize(size, Image.Resampling.BILINEAR)
 
 
 @dataclass(frozen=True)
@@ -147,6 +23,28 @@ class CropSettings:
     crop_scale: tuple[float, float] | None
     crop_ratio: tuple[float, float]
     flip: bool
+
+
+@dataclass(frozen=True)
+class Images:
+    """The source of a network that trains on pixels."""
+
+    store: ImageStore
+    settings: CropSettings
+
+    @property
+    def fingerprint(self) -> str:
+        return self.store.fingerprint
+
+    @property
+    def indices(self) -> Sequence[int]:
+        return self.store.indices
+
+    def for_training(self, indices: Sequence[int], rng: np.random.Generator) -> Tensor:
+        return random_batch(self.store, indices, self.settings, rng)
+
+    def for_evaluation(self, indices: Sequence[int]) -> Tensor:
+        return centre_batch(self.store, indices, self.settings.crop)
 
 
 def centre_batch(store: ImageStore, indices: Sequence[int], crop: int) -> Tensor:
@@ -174,11 +72,18 @@ def random_batch(
     ):
         box = image[top : top + height, left : left + width]
         if (height, width) != (crop, crop):
-            picture = Image.fromarray(box.squeeze(2) if store.channels == 1 else box)
-            resized = picture.resize((crop, crop), Image.Resampling.BILINEAR)
-            box = np.asarray(resized).reshape(crop, crop, store.channels)
-        batch[row] = box[:, ::-1] if flipped[row] else box
+            batch[row] = _resized(box, crop, flipped[row])
+        else:
+            batch[row] = box[:, ::-1] if flipped[row] else box
     return torch.from_numpy(batch).permute(0, 3, 1, 2)
+
+
+def _resized(box: np.ndarray, side: int, flipped: bool) -> np.ndarray:
+    picture = Image.fromarray(box.squeeze(2) if box.shape[2] == 1 else box)
+    picture = picture.resize((side, side), Image.Resampling.BILINEAR)
+    if flipped:  # by Pillow: copying an array backwards takes longer
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(picture).reshape(side, side, box.shape[2])
 
 
 def draw_boxes(sizes: np.ndarray, settings: CropSettings, rng: np.random.Generator) -> np.ndarray:
@@ -206,56 +111,3 @@ def draw_boxes(sizes: np.ndarray, settings: CropSettings, rng: np.random.Generat
         )
         corners[row] = (sizes[row] - boxes[row]) // 2
     return np.hstack([corners, boxes])
-
-
-@dataclass(frozen=True)
-class TrainBatches:
-    """The batches of one run. Batch `step` is a function of the seed and the step alone.
-
-    So any step can be drawn again: by any number of loader processes, and after an interruption.
-
-    Attributes:
-        indices: listing indices of each class, in the order of the fold's own labels.
-    """
-
-    store: ImageStore
-    indices: tuple[np.ndarray, ...]
-    batch_size: int
-    samples_per_class: int
-    settings: CropSettings
-    seed: int
-
-    def __len__(self) -> int:
-        return 2**31  # for a DataLoader: there is always a next batch
-
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
-        """uint8 images and the fold's labels of one step."""
-        rng = np.random.default_rng([self.seed, step])
-        labels = self._draw_classes(rng)
-        chosen = np.empty(len(labels), dtype=np.int64)
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
-            members = self.indices[label]
-            chosen[rows] = rng.choice(members, len(rows), replace=len(rows) > len(members))
-        images = random_batch(self.store, chosen.tolist(), self.settings, rng)
-        return images, torch.from_numpy(labels)
-
-    def _draw_classes(self, rng: np.random.Generator) -> np.ndarray:
-        """Distinct classes while there are enough; then all of them again, as often as needed."""
-        needed = math.ceil(self.batch_size / self.samples_per_class)
-        rounds = math.ceil(needed / len(self.indices))
-        order = np.concatenate([rng.permutation(len(self.indices)) for _ in range(rounds)])
-        return np.repeat(order[:needed], self.samples_per_class)[: self.batch_size]
-
-    def class_pool(self, images_per_class: int, draw: int) -> Tensor:
-        """Images of every class, class by class, from a stream beside that of training.
-
-        A class gives each of its images once before any is repeated.
-        """
-        rng = np.random.default_rng([self.seed, derive_seed("class pool"), draw])
-        chosen: list[int] = []
-        for members in self.indices:
-            rounds = math.ceil(images_per_class / len(members))
-            order = np.concatenate([rng.permutation(members) for _ in range(rounds)])
-            chosen.extend(order[:images_per_class].tolist())
-        return random_batch(self.store, chosen, self.settings, rng)

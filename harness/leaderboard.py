@@ -266,7 +266,7 @@ def _columns(row: Row, openings: dict[str, int]) -> dict[str, Any]:
         "test_openings": openings[identity["method"]],
         "queries": last.queries,
         "queries_dropped": last.queries_dropped,
-        "missing_images": identity.get("missing_images", search.get("missing_images", 0)),
+        "missing_images": last.missing_images,
         "protocol": identity["protocol"]["name"],
         "dataset": identity["dataset"],
         "trunk": identity["trunk"],

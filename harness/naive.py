@@ -15,11 +15,15 @@ from torch import Tensor
 from harness.device import choose_device
 from harness.embed import embed
 from harness.experiment import Experiment, digest_of
+from harness.features import Features
 from harness.heads import NORMALIZERS
+from harness.models import build_trunk
 from harness.on_demand import add_metrics
+from harness.parts import open_features_of, open_images
+from harness.progress import ignore
 from harness.records import TestRecord, note_test_opening, provenance
-from harness.scoring import TestEmbeddings, score
-from harness.trial import build_model, cpu_threads
+from harness.scoring import TestEmbeddings, score, see_test
+from harness.trial import cpu_threads
 
 # Pixels are reduced only where an image has no more of them than this: beyond, PCA takes longer
 # than training.
@@ -30,12 +34,9 @@ def evaluate_naive(
     experiment: Experiment, listener: Callable[[str], None], metrics: Sequence[str] = ()
 ) -> None:
     """Write the naive records of an experiment's table that are not there yet."""
-    trunk = experiment.trunk
-    if trunk.pretrained:
-        _evaluate(experiment, "pretrained", 0, listener, metrics)
-    else:
-        for repetition in range(1, experiment.reproductions + 1):
-            _evaluate(experiment, "untrained", repetition, listener, metrics)
+    name = "pretrained" if experiment.pretrained else "untrained"
+    for repetition in [0] if _fixed(experiment) else range(1, experiment.reproductions + 1):
+        _evaluate(experiment, name, repetition, listener, metrics)
     if experiment.listing.channels * experiment.protocol.crop**2 <= MAX_PIXELS:
         _evaluate(experiment, "pixels", 0, listener, metrics)
 
@@ -73,37 +74,40 @@ def _evaluate(
 
 def _embed_test(experiment: Experiment, name: str, repetition: int) -> TestEmbeddings:
     """The test classes in as many principal components as trained embeddings have."""
-    device, crop = choose_device(experiment.config.device), experiment.protocol.crop
-    encode = _encoder(experiment, name, repetition, device)
-    seen = experiment.indices_of(experiment.split.trainval)
-    indices = experiment.indices_of(experiment.split.test)
-    store = experiment.open_part("test")
-    train = embed(encode, experiment.trainval, seen, crop, device).cpu()
-    test = embed(encode, store, indices, crop, device).cpu()
+    seen, test = (_features(experiment, name, repetition, part) for part in ("trainval", "test"))
 
     def reduced(size: int) -> Tensor:
         # n images span n - 1 directions around their mean.
-        size = min(size, len(train) - 1, train.shape[1])
-        pca = PCA(size, svd_solver="covariance_eigh").fit(train.numpy())
-        return NORMALIZERS["l2"](torch.from_numpy(pca.transform(test.numpy())).float())
+        size = min(size, len(seen.values) - 1, seen.width)
+        pca = PCA(size, svd_solver="covariance_eigh").fit(seen.values)
+        return NORMALIZERS["l2"](torch.from_numpy(pca.transform(test.values)).float())
 
     size = experiment.protocol.embedding_size
-    return TestEmbeddings(
-        kinds={
-            "concatenated": [reduced(len(experiment.split.folds) * size)],
-            "separated": [reduced(size)],
-        },
-        labels=experiment.listing.labels[indices],
-        fingerprint=store.fingerprint,
-    )
+    kinds = {
+        "concatenated": [reduced(len(experiment.split.folds) * size)],
+        "separated": [reduced(size)],
+    }
+    return see_test(experiment, test, kinds)
 
 
-def _encoder(
-    experiment: Experiment, name: str, repetition: int, device: torch.device
-) -> Callable[[Tensor], Tensor]:
-    """What turns images into the features that PCA reduces."""
-    if name == "pixels":
-        return lambda images: images.flatten(1).float()
-    seed = experiment.seed("init", fold=0, repetition=repetition)
-    model = build_model(experiment, experiment.published_params, seed).to(device).eval()
-    return model.features
+def _fixed(experiment: Experiment) -> bool:
+    """Whether the trunk is the same in all repetitions."""
+    return experiment.pretrained or experiment.protocol.frozen
+
+
+def _features(experiment: Experiment, name: str, repetition: int, part: str) -> Features:
+    """What PCA reduces."""
+    if name != "pixels" and _fixed(experiment):
+        return open_features_of(experiment, part, ignore)
+    images = open_images(experiment, part, ignore)
+    device = choose_device(experiment.config.device)
+    encode: Callable[[Tensor], Tensor] = _flat
+    if name != "pixels":
+        seed = experiment.seed("init", fold=0, repetition=repetition)
+        encode = build_trunk(experiment, seed).to(device).eval()
+    values = embed(encode, images, images.indices, device).cpu().numpy()
+    return Features(images.fingerprint, {i: r for r, i in enumerate(images.indices)}, values)
+
+
+def _flat(pixels: Tensor) -> Tensor:
+    return pixels.flatten(1).float()

@@ -11,8 +11,9 @@ class Event:
     """One thing that happened.
 
     Attributes:
-        kind: "decoding" (units are images), "validation" (of a fold in training), "trial" or
-            "model" (one is finished, or failed if there is a message), "tested".
+        kind: "decoding" or "encoding" (units are images), "validation" (of a fold in training),
+            "trial" or "model" (one is finished, or failed if there is a message), "pruned" (a
+            trial), "tested", "waiting" (for other workers), "stopping" (after Ctrl-C).
         unit, units: number of the trial, model or image, and how many there are.
         scores: of the folds, where the unit has folds.
     """

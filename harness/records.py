@@ -16,10 +16,12 @@ from typing import Any, ClassVar, Self
 
 from harness.errors import HarnessError
 from harness.files import append_line, read_json, write_json
+from harness.redact import redact
 
 PACKAGES = (
     *("metric-harness", "torch", "torchvision", "pytorch-metric-learning"),
     *("optuna", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "pillow", "matplotlib"),
+    "timm",
 )
 LEDGER = "test_openings.jsonl"
 
@@ -57,7 +59,7 @@ class Record:
             raise RecordError(f"{path}: not a complete JSON file ({error})") from None
         found = set(values) if isinstance(values, dict) else set()
         # A field with a default came later: older records do without it.
-        required = {f.name for f in fields(cls) if f.default_factory is MISSING}
+        required = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
         missing, extra = required - found, found - {f.name for f in fields(cls)}
         if missing or extra:
             lacks, has = ", ".join(sorted(missing)) or "nothing", ", ".join(sorted(extra)) or "none"
@@ -108,6 +110,7 @@ class TestRecord(Record):
         per_class: kind -> metric -> mean over the queries of each test class, in the order of
             the labels; None where no query counts.
         class_queries: how many queries of each test class count.
+        missing_images: of the whole data set, because their files were missing or broken.
     """
 
     __test__ = False  # pytest: not a test
@@ -128,6 +131,7 @@ class TestRecord(Record):
     provenance: dict[str, Any]
     per_class: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
     class_queries: list[int] = field(default_factory=list)
+    missing_images: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,8 +174,8 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """The command line, without the folder that the program lies in."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command line, without the folder that the program lies in and without passwords."""
+    return redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
 @cache

@@ -120,8 +120,15 @@ def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     return _load("dataset", name), Path(path).expanduser() if path else None
 
 
-def load_trunk(name: str) -> Trunk:
-    return _load("trunk", name)
+def load_trunk(spec: str) -> Trunk:
+    """A trunk by name, or one of a family as in `timm:resnet18`."""
+    family, colon, member = spec.partition(":")
+    if not colon:
+        return _load("trunk", spec)
+    try:
+        return _load("trunk", f"{family}:NAME").member(member)
+    except ValueError as error:
+        raise HarnessError(str(error)) from None
 
 
 def load_protocol(

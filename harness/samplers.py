@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
@@ -14,10 +14,13 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from harness.errors import unknown
-from harness.registry import Space
+
+if TYPE_CHECKING:
+    from harness.registry import Space
 
 START_POINTS = 10
 GRID_LEVELS = 5  # values of a real parameter in a grid
@@ -82,6 +85,25 @@ def value_at(distribution: BaseDistribution, u: float) -> Any:
 
 def _between(low: float, high: float, u: float, log: bool) -> float:
     return float(low * (high / low) ** u) if log else low + u * (high - low)
+
+
+def propose(name: str, seed: int, space: Space, trials: Sequence[FrozenTrial]) -> dict[str, Any]:
+    """What a sampler chooses after these trials, those under way among them.
+
+    Optuna's Gaussian process passes over pruned trials, and would go back to where they failed: it
+    is shown them as complete, with the scores that were expected of them.
+    """
+    memory = optuna.create_study(direction="maximize", sampler=make_sampler(name, seed))
+    for trial in trials:
+        if trial.state == TrialState.PRUNED:
+            memory.add_trial(
+                optuna.trial.create_trial(
+                    params=trial.params, distributions=trial.distributions, values=trial.values
+                )
+            )
+        elif trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
+            memory.add_trial(trial)
+    return memory.ask(dict(space)).params
 
 
 def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:

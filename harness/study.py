@@ -3,116 +3,74 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from optuna.distributions import distribution_to_json
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
 
 from harness.config import RunConfig
-from harness.device import choose_device
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
-from harness.files import write_text
+from harness.files import check_writable, write_text
 from harness.progress import Event, Listener, ignore
-from harness.samplers import check_sampler, make_sampler, on_bound, planned
+from harness.pruning import expected_score, is_hopeless
+from harness.records import FoldRecord
+from harness.samplers import check_sampler, planned, propose
+from harness.searches import CONFIG
 from harness.seeds import derive_seed
+from harness.storage import Storage, open_storage
+from harness.summary import SearchSummary, best_of, counts, index_of, summarize
 from harness.trainer import Progress, TrainingFailed
-from harness.trial import mean_score, run_trial
-from harness.workers import run_workers, worker_count
+from harness.trial import cpu_threads, mean_score, run_fold, run_trial
+from harness.workers import WorkerLost, run_workers, worker_count
+
+logger = logging.getLogger(__name__)
 
 # As many failures in a row, with nothing that worked before, mean that the set-up is wrong.
 FAILURES_AT_START = 10
 
-JOURNAL = "study.journal"
-CONFIG = "config.yaml"
+WAIT = 2.0  # seconds between looks at the trials of others
 
 
 @dataclass(frozen=True)
-class SearchSummary:
-    """What a search has found so far.
+class Claim:
+    """A trial that a worker has taken.
 
     Attributes:
-        best_params: of the best trial, with the fixed ones.
-        fold_scores: best validation score of each fold in that trial.
-        on_bound: parameter -> the end of its range that the best value lies on.
-        reasons: why trials failed.
+        id: in the storage.
+        index: place in the search; a trial that is run again keeps it.
+        params: all of them: those that are searched and those that are fixed.
     """
 
-    method: str
-    trials: int
-    failed: int
-    best_trial: int
-    best_score: float
-    best_params: dict[str, Any]
-    fold_scores: tuple[float, ...]
-    on_bound: dict[str, str]
-    reasons: tuple[str, ...]
-    seconds: float
-
-
-class _JournalLock:
-    """A lock that the system releases when its holder dies; Optuna's own outlives it."""
-
-    def __init__(self, path: Path) -> None:
-        self._lock = FileLock(path)
-
-    def acquire(self) -> bool:
-        self._lock.acquire()
-        return True
-
-    def release(self) -> None:
-        self._lock.release()
-
-
-def _open_journal(path: Path) -> JournalStorage:
-    """The journal, without the unfinished line that a power cut can leave at its end."""
-    lock = _JournalLock(path.with_suffix(".lock"))
-    lock.acquire()
-    try:
-        written = path.read_bytes() if path.exists() else b""
-        if written and not written.endswith(b"\n"):
-            os.truncate(path, written.rfind(b"\n") + 1)
-    finally:
-        lock.release()
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+    id: int
+    index: int
+    params: dict[str, Any]
 
 
 class Study:
     """The trials of one experiment, shared by any number of workers."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+    def __init__(self, experiment: Experiment, storage: Storage | None = None) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.experiment = experiment
-        self.sampler = experiment.config.sampler or experiment.method.sampler
-        check_sampler(self.sampler)
+        self.sampler = sampler_of(experiment)
         self.folder = experiment.runs
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.plan = planned(
             self.sampler,
             experiment.space,
             experiment.published_params,
             derive_seed(experiment.config.seed, "plan"),
         )
-        name = f"{experiment.table.as_posix()}/{experiment.method.name}"
-        with self._claiming():
-            self.optuna = optuna.create_study(
-                storage=_open_journal(self.folder / JOURNAL),
-                study_name=name,
-                direction="maximize",
-                load_if_exists=True,
-            )
-            self._bind()
+        self.storage = storage or storage_of(experiment)
+        self.optuna = self.storage.insist(self._opened)
 
     @property
     def wanted(self) -> int:
@@ -124,78 +82,103 @@ class Study:
         exhaustible = self.sampler == "grid" or not self.experiment.space
         return min(trials, len(self.plan)) if exhaustible else trials
 
-    def counted(self) -> list[FrozenTrial]:
-        """Trials that count: completed, or failed for a reason of their own."""
-        return [trial for trial in self._trials() if _counts(trial)]
+    def missing(self) -> int:
+        """Trials that are still to be counted."""
+        return max(0, self.wanted - len(self.counted()))
 
-    def completed(self) -> list[FrozenTrial]:
-        return [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+    def counted(self) -> list[FrozenTrial]:
+        """Trials that are spent: complete, pruned, or failed for a reason of their own."""
+        return [trial for trial in self._trials() if counts(trial)]
 
     def best(self) -> FrozenTrial | None:
-        """The first of the trials with the highest score."""
-        done = self.completed()
-        return max(done, key=lambda trial: (trial.values[0], -trial.number)) if done else None
+        return best_of(self._trials())
 
-    def params_of(self, trial: FrozenTrial | Trial) -> dict[str, Any]:
+    def fold_scores(self) -> list[list[float]]:
+        """Of every complete trial."""
+        complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+        return [trial.user_attrs["folds"] for trial in complete]
+
+    def params_of(self, searched: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters of a trial: those it searched and those that are fixed."""
-        return {**self.experiment.published_params, **trial.params}
+        return {**self.experiment.published_params, **searched}
 
-    def claim(self, worker: str) -> Trial | None:
+    def claim(self, worker: str) -> Claim | None:
         """Take the next trial to run, or nothing if enough are done or under way."""
-        with self._claiming():
+        return self.storage.insist(lambda: self._claim(worker))
+
+    def _claim(self, worker: str) -> Claim | None:
+        with self.storage.exclusive():
             abandoned = self._end_abandoned()
             trials = self._trials()
             self._check_failures(trials)
-            taken = {index_of(t) for t in trials if _counts(t) or t.state == TrialState.RUNNING}
+            taken = {index_of(t) for t in trials if counts(t) or t.state == TrialState.RUNNING}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
             if index >= self.wanted:
                 return None
-            # Any choice depends on the finished trials and this seed alone, so an interrupted
-            # search proposes what an uninterrupted one would.
-            seed = derive_seed(self.experiment.config.seed, "sampler", index)
-            self.optuna.sampler = make_sampler(self.sampler, seed)
-            known = abandoned.get(index) or (self.plan[index] if index < len(self.plan) else None)
-            # One may be waiting already, if a worker died between these two steps.
-            waiting = any(trial.state == TrialState.WAITING for trial in trials)
-            if known is not None and not waiting:
-                self.optuna.enqueue_trial(known)
-            trial = self.optuna.ask(dict(self.experiment.space))
-            trial.set_user_attr("index", index)
-            trial.set_user_attr("worker", worker)
-            return trial
+            space = self.experiment.space
+            if index in abandoned:
+                params = abandoned[index]
+            elif index < len(self.plan):
+                params = self.plan[index]
+            else:
+                # Any choice depends on the trials and this seed alone, so an interrupted search
+                # proposes what an uninterrupted one would.
+                seed = derive_seed(self.experiment.config.seed, "sampler", index)
+                with cpu_threads(self.experiment.protocol.threads):
+                    params = propose(self.sampler, seed, space, trials)
+            # In one go: a worker that dies has either taken a whole trial or none.
+            taking = optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=params,
+                distributions=dict(space),
+                user_attrs={"index": index, "worker": worker},
+            )
+            number = self.storage.optuna.create_new_trial(self._id, template_trial=taking)
+            return Claim(number, index, self.params_of(params))
 
-    def summary(self) -> SearchSummary:
-        best = self.best()
-        counted = self.counted()
-        failed = [trial for trial in counted if trial.state == TrialState.FAIL]
-        reasons = tuple(trial.user_attrs["reason"] for trial in failed)
-        if best is None:
-            why = f": {reasons[-1]}" if reasons else ""
-            raise HarnessError(f"no trial of {self.experiment.method.name} completed{why}")
-        space = self.experiment.space
-        ends = {name: on_bound(best.params[name], dist) for name, dist in space.items()}
-        return SearchSummary(
-            method=self.experiment.method.name,
-            trials=len(counted),
-            failed=len(failed),
-            best_trial=index_of(best),
-            best_score=best.values[0],
-            best_params=self.params_of(best),
-            fold_scores=tuple(best.user_attrs["folds"]),
-            on_bound={name: end for name, end in ends.items() if end is not None},
-            reasons=reasons,
-            seconds=sum(trial.user_attrs.get("seconds", 0.0) for trial in counted),
-        )
+    def finish(
+        self, claim: Claim, state: TrialState, score: float | None = None, **facts: Any
+    ) -> None:
+        """Tell how a trial went; no effect if its worker had been given up for dead."""
 
-    @contextmanager
-    def _claiming(self) -> Iterator[None]:
-        with FileLock(self.folder / "claim.lock"):
-            yield
+        def tell() -> None:
+            try:
+                for name, value in facts.items():
+                    self.storage.optuna.set_trial_user_attr(claim.id, name, value)
+                values = None if score is None else [score]
+                self.storage.optuna.set_trial_state_values(claim.id, state, values)
+            except UpdateFinishedTrialError:
+                logger.warning(
+                    "trial %d had been given to another worker; its folds are kept", claim.index
+                )
+
+        self.storage.insist(tell)
+
+    def under_way(self) -> list[dict[str, Any]]:
+        """Parameters of the trials that others are at; should one die, its trial is ours."""
+        trials = self.storage.insist(self._trials)
+        running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < self.wanted]
+        return [self.params_of(trial.params) for trial in running]
+
+    @property
+    def _id(self) -> int:
+        return self.storage.optuna.get_study_id_from_name(self.optuna.study_name)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.optuna.get_trials(deepcopy=False)
 
-    def _bind(self) -> None:
+    def _opened(self) -> optuna.Study:
+        with self.storage.exclusive():
+            opened = optuna.create_study(
+                storage=self.storage.optuna,
+                study_name=_name_of(self.experiment),
+                direction="maximize",
+                load_if_exists=True,
+            )
+            self._bind(opened)
+        return opened
+
+    def _bind(self, opened: optuna.Study) -> None:
         """Refuse to add trials that measure something else than those that are there."""
         space, known = self.experiment.space, self.experiment.published_params
         ours = {
@@ -204,14 +187,15 @@ class Study:
             "fixed_params": {name: value for name, value in known.items() if name not in space},
         }
         ours = json.loads(json.dumps(ours))  # as it comes back from the journal
-        theirs = self.optuna.user_attrs.get("identity")
+        theirs = opened.user_attrs.get("identity")
         if theirs is None:
-            self.optuna.set_user_attr("identity", ours)
+            opened.set_user_attr("identity", ours)
         elif theirs != ours:
             raise HarnessError(
-                f"the study in {self.folder} measures something else:\n"
+                f"the study in {self.storage.place} measures something else:\n"
                 + "\n".join(_differences(theirs, ours))
-                + "\n  repeat its settings to add trials, or give another --runs-dir"
+                + "\n  repeat its settings to add trials, or give another "
+                + ("--storage" if self.experiment.config.storage else "--runs-dir")
             )
 
     def _end_abandoned(self) -> dict[int, dict[str, Any]]:
@@ -220,39 +204,17 @@ class Study:
             if trial.state != TrialState.RUNNING:
                 continue
             worker = trial.user_attrs.get("worker")
-            if worker is None or not self._alive(worker):
-                self.optuna.tell(trial.number, state=TrialState.FAIL)
-        trials = self._trials()
-        abandoned = {
+            if worker is None or not self.storage.alive(worker):
+                with suppress(UpdateFinishedTrialError):  # alive after all, and just done
+                    self.optuna.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        return {
             index_of(trial): trial.params
-            for trial in trials
+            for trial in self._trials()
             if trial.state == TrialState.FAIL and "reason" not in trial.user_attrs
         }
-        return {index: params for index, params in abandoned.items() if params}
-
-    def _alive(self, worker: str) -> bool:
-        """A worker holds its lock file for as long as it lives."""
-        try:
-            with FileLock(self._lock_file(worker), timeout=0):
-                return False
-        except Timeout:
-            return True
-
-    def _lock_file(self, worker: str) -> Path:
-        return self.folder / "workers" / f"{worker}.lock"
-
-    @contextmanager
-    def joined(self) -> Iterator[str]:
-        """Be a worker of this study: a name, alive until the block or the process ends."""
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        path = self._lock_file(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path):
-            yield name
-        path.unlink(missing_ok=True)
 
     def _check_failures(self, trials: Sequence[FrozenTrial]) -> None:
-        ended = [trial for trial in trials if _counts(trial)]
+        ended = [trial for trial in trials if counts(trial)]
         failed = [trial for trial in ended if trial.state == TrialState.FAIL]
         if len(failed) == len(ended) >= FAILURES_AT_START:
             raise HarnessError(
@@ -262,14 +224,19 @@ class Study:
             )
 
 
-def index_of(trial: FrozenTrial) -> int:
-    """Place of a trial in the search; a trial that is run again keeps it. -1 if it has none."""
-    return trial.user_attrs.get("index", -1)
+def sampler_of(experiment: Experiment) -> str:
+    name = experiment.config.sampler or experiment.method.sampler
+    check_sampler(name)
+    return name
 
 
-def _counts(trial: FrozenTrial) -> bool:
-    failed = trial.state == TrialState.FAIL and "reason" in trial.user_attrs
-    return trial.state == TrialState.COMPLETE or failed
+def _name_of(experiment: Experiment) -> str:
+    return f"{experiment.table.as_posix()}/{experiment.method.name}"
+
+
+def storage_of(experiment: Experiment) -> Storage:
+    config = experiment.config
+    return open_storage(config.storage, experiment.runs, _name_of(experiment), config.heartbeat)
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "") -> list[str]:
@@ -286,50 +253,84 @@ def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "
 def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
     """Search every config in turn, with workers that move on together; finished work is kept."""
     studies = [prepare(config, listener) for config in configs]
-    missing = sum(max(0, study.wanted - len(study.counted())) for study in studies)
+    missing = sum(study.missing() for study in studies)
     if missing:
         threads = max(study.experiment.protocol.threads for study in studies)
         count = worker_count(configs[0], threads, missing)
-        run_workers(work, list(configs), configs[0].device, count, threads, listener)
-    return [study.summary() for study in studies]
+        try:
+            run_workers(work, list(configs), configs[0].device, count, threads, listener)
+        except WorkerLost as lost:
+            if any(study.missing() for study in studies):
+                raise
+            logger.warning("%s; the others did its part", str(lost).partition(";")[0])
+    return [summarize(study.optuna) for study in studies]
 
 
 def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
     """Everything that can be wrong with a search is found here, before any training."""
-    choose_device(config.device)
     experiment = build_experiment(config)
-    experiment.open_part(
-        "trainval",
-        lambda done, total: listener(
-            Event("decoding", experiment.dataset_label, unit=done, units=total)
-        ),
-    )
-    study = Study(experiment)
+    worker_count(config, experiment.protocol.threads, units=1)
+    sampler_of(experiment)
+    check_writable(experiment.runs)
+    storage = storage_of(experiment)
+    experiment.open_part("trainval", listener)
+    study = Study(experiment, storage)
     write_text(study.folder / CONFIG, config.to_yaml())
     return study
 
 
 def work(configs: list[RunConfig], device: str, listener: Listener) -> None:
-    """One worker: trial after trial of every study, until none is left to start."""
+    """One worker: trial after trial of every study, until none is left to start or to inherit."""
+    waiting = []
     for config in configs:
         study = Study(build_experiment(config.updated({"device": device})))
-        with study.joined() as worker:
-            while (trial := study.claim(worker)) is not None:
-                _run(study, trial, listener)
+        if not _work_on(study, listener):
+            waiting.append(study)
+    while waiting:
+        time.sleep(WAIT)
+        listener(Event("waiting", waiting[0].experiment.method.name))
+        waiting = [study for study in waiting if not _work_on(study, listener)]
 
 
-def _run(study: Study, trial: Trial, listener: Listener) -> None:
+def _work_on(study: Study, listener: Listener) -> bool:
+    """Run trials while there are any to start, then help; False if others are still at some."""
+    with study.storage.joined() as worker:
+        while (claim := study.claim(worker)) is not None:
+            _run(study, claim, listener)
+    others = study.under_way()
+    for params in others:
+        _help(study.experiment, params, listener)
+    return not others
+
+
+def _help(experiment: Experiment, params: Mapping[str, Any], listener: Listener) -> None:
+    """Train the last folds of another worker's trial, for it to find them done."""
+    if experiment.protocol.prune:
+        return  # its last folds may never be needed
+    folds = range(len(experiment.split.folds))
+    if not any(experiment.run_dir(params, fold, 0).exists() for fold in folds):
+        return  # it works in another directory, and would not find them
+
+    def alive(fold: int, progress: Progress) -> None:
+        listener(Event("waiting", experiment.method.name))
+
+    for fold in reversed(folds):
+        with suppress(Timeout, TrainingFailed):  # somebody is at it; its own worker will tell
+            run_fold(experiment, params, fold, 0, alive, wait=False)
+
+
+def _run(study: Study, claim: Claim, listener: Listener) -> None:
     """Run a claimed trial and tell the study how it went."""
-    experiment, index = study.experiment, trial.user_attrs["index"]
+    experiment = study.experiment
     started = time.perf_counter()
+    best = study.best()
 
     def say(kind: str, **values: Any) -> None:
-        best = study.best()
         listener(
             Event(
                 kind,
                 experiment.method.name,
-                unit=index,
+                unit=claim.index,
                 units=study.wanted,
                 best=best.values[0] if best else None,
                 **values,
@@ -345,20 +346,26 @@ def _run(study: Study, trial: Trial, listener: Listener) -> None:
             score=progress.best_score,
         )
 
+    def hopeless(folds: list[FoldRecord]) -> bool:
+        scores = [fold.best_score for fold in folds]
+        return experiment.protocol.prune and is_hopeless(scores, study.fold_scores())
+
     try:
-        folds = run_trial(experiment, study.params_of(trial), validated)
+        folds = run_trial(experiment, claim.params, validated, hopeless)
     except TrainingFailed as failure:
-        trial.set_user_attr("reason", str(failure))
-        study.optuna.tell(trial, state=TrialState.FAIL)
+        study.finish(claim, TrialState.FAIL, reason=str(failure))
         say("trial", message=str(failure), seconds=time.perf_counter() - started)
         return
     scores = tuple(fold.best_score for fold in folds)
-    trial.set_user_attr("folds", scores)
-    trial.set_user_attr("seconds", sum(fold.seconds for fold in folds))
-    study.optuna.tell(trial, mean_score(folds))
+    pruned = len(folds) < len(experiment.split.folds)
+    score = expected_score(scores, study.fold_scores()) if pruned else mean_score(folds)
+    state = TrialState.PRUNED if pruned else TrialState.COMPLETE
+    seconds = sum(fold.seconds for fold in folds)
+    study.finish(claim, state, score, folds=scores, seconds=seconds)
+    best = study.best()
     say(
-        "trial",
-        score=mean_score(folds),
+        "pruned" if pruned else "trial",
+        score=score,
         scores=scores,
         seconds=time.perf_counter() - started,
     )

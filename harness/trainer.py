@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from harness.batches import TrainBatches
 from harness.files import replacing
 from harness.heads import Model, freeze_batchnorm
-from harness.images import TrainBatches
 from harness.registry import EvaluationProtocol, Hook, Method
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
+
+
+# Of the time of a run that checkpoints may take: short folds are not checkpointed at every chance.
+CHECKPOINT_SHARE = 0.01
 
 
 class TrainingFailed(Exception):
@@ -94,10 +98,12 @@ class Trainer:
         self.protocol = protocol
         self.patience = max(protocol.patience, method.patience or 0)
         self.device = device
+        self.trunk_parameters = [p for p in model.trunk.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(model, loss, protocol, method, params)
         self.progress = Progress()
         self.train_loss = float("nan")
         self.best_weights: dict[str, Tensor] = {}
+        self.next_checkpoint = 0.0  # the first one is written at once
 
     @property
     def step(self) -> int:
@@ -123,7 +129,7 @@ class Trainer:
         """Train until patience or steps run out; then the model holds its best weights.
 
         Args:
-            checkpoint: written at every validation; if it is there, training goes on from it.
+            checkpoint: written at validations; if it is there, training goes on from it.
             seed: of the global generators, which only the loss may draw from.
             report: called after every validation.
         """
@@ -160,6 +166,8 @@ class Trainer:
             batch_size=None,
             sampler=range(self.step, self.protocol.max_steps),
             num_workers=loader_workers,
+            # Children share the memory-mapped images; only a fork can take them along.
+            multiprocessing_context="fork" if loader_workers else None,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else creating the loader draws from the loss's stream
         )
@@ -170,6 +178,8 @@ class Trainer:
         for images, labels in loader:
             total += self._train_step(images, labels)
             self.progress.step += 1
+            if self.step == self.protocol.warmup_steps:
+                self._train_mode()  # from here on the trunk trains, too
             if self.step % self.protocol.validate_every and self.step < self.protocol.max_steps:
                 continue
             self.train_loss = total.item() / (self.step - since)
@@ -183,8 +193,13 @@ class Trainer:
             self.progress.seconds += now - started
             started = trained = now
             stopped_by = self._stopped_by()
-            self._save(checkpoint)
-            report(self.progress)
+            if now >= self.next_checkpoint:
+                self._save(checkpoint)
+            try:
+                report(self.progress)
+            except KeyboardInterrupt:  # asked to stop: nothing up to here is lost
+                self._save(checkpoint)
+                raise
             if stopped_by is not None:
                 return stopped_by
             total.zero_()
@@ -233,7 +248,10 @@ class Trainer:
     def _train_mode(self) -> None:
         self.model.train()
         self.loss.train()
-        if self.protocol.freeze_batchnorm:
+        warming_up = self.step < self.protocol.warmup_steps
+        for parameter in self.trunk_parameters:  # without a gradient they are not updated either
+            parameter.requires_grad_(not warming_up)
+        if self.protocol.freeze_batchnorm or warming_up:
             freeze_batchnorm(self.model.trunk)
 
     def _save(self, path: Path) -> None:
@@ -249,8 +267,11 @@ class Trainer:
             "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
             "numpy_rng": np.random.get_state(legacy=False),
         }
+        started = time.perf_counter()
         with replacing(path) as file:
             torch.save(state, file)
+        now = time.perf_counter()
+        self.next_checkpoint = now + (now - started) / CHECKPOINT_SHARE
 
     def _load(self, path: Path) -> None:
         # The file is our own: it holds plain Python objects beside tensors.
@@ -276,14 +297,17 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """One optimizer with a group each for trunk, head and the loss's own parameters."""
     decay = protocol.weight_decay
+    trunk_lr = protocol.lr if protocol.trunk_lr is None else protocol.trunk_lr
+    # A loss whose rate is not searched has the trunk's, or the head's if no trunk trains.
+    loss_lr = params.get("head_lr", protocol.lr) if protocol.frozen else trunk_lr
     loss_decay = decay if method.loss_weight_decay is None else method.loss_weight_decay
     groups: list[dict[str, Any]] = [
-        {"name": "trunk", "params": model.trunk, "weight_decay": decay},
-        {"name": "head", "params": model.head, "weight_decay": decay},
-        {"name": "loss", "params": loss, "weight_decay": loss_decay},
+        {"name": "trunk", "params": model.trunk, "lr": trunk_lr, "weight_decay": decay},
+        {"name": "head", "params": model.head, "lr": protocol.lr, "weight_decay": decay},
+        {"name": "loss", "params": loss, "lr": loss_lr, "weight_decay": loss_decay},
     ]
     for group in groups:
-        group["lr"] = params.get(f"{group['name']}_lr", protocol.lr)
+        group["lr"] = params.get(f"{group['name']}_lr", group["lr"])
         group["params"] = [p for p in group["params"].parameters() if p.requires_grad]
     # Many parameters in one call: the same bits, a tenth of a small network's step saved.
     options: dict[str, Any] = {"lr": protocol.lr, "foreach": True}

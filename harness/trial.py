@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +18,14 @@ from filelock import FileLock
 from torch import nn
 
 from harness import retrieval
+from harness.batches import TrainBatches
 from harness.device import choose_device, device_name
 from harness.embed import embed_with
 from harness.experiment import Experiment
-from harness.files import replacing, write_text
+from harness.files import is_disk_trouble, make_folder, replacing, sweep, write_text
 from harness.geometry import class_distance, covering_radius
 from harness.heads import Model
-from harness.images import CropSettings, TrainBatches
+from harness.models import build_model
 from harness.records import FoldRecord, provenance
 from harness.registry import Hook, builder_params
 from harness.trainer import Progress, Trainer, TrainingFailed
@@ -32,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 RECORD = "record.json"
 WEIGHTS = "model.pt"
+LOADERS_PER_GPU = 4  # processes that crop images while the GPU trains
+FAILURE = "failure.txt"
+RETRIED = "retried.txt"
 
 FoldReport = Callable[[int, Progress], None]
 
@@ -44,13 +49,20 @@ def run_trial(
     experiment: Experiment,
     params: Mapping[str, Any],
     report: FoldReport = silent,
+    enough: Callable[[list[FoldRecord]], bool] = lambda folds: False,
     keep_weights: bool = False,
 ) -> list[FoldRecord]:
-    """Train every fold at repetition 0; finished folds are read back, not repeated."""
-    return [
-        run_fold(experiment, params, fold, 0, report, keep_weights)
-        for fold in range(len(experiment.split.folds))
-    ]
+    """Train every fold at repetition 0; finished folds are read back, not repeated.
+
+    Args:
+        enough: asked after every fold whether to leave out the others.
+    """
+    folds: list[FoldRecord] = []
+    for fold in range(len(experiment.split.folds)):
+        folds.append(run_fold(experiment, params, fold, 0, report, keep_weights))
+        if enough(folds):
+            break
+    return folds
 
 
 def mean_score(folds: list[FoldRecord]) -> float:
@@ -83,22 +95,44 @@ def run_fold(
         adapt: what to change in the trainer before it starts.
     """
     folder = experiment.run_dir(params, fold, repetition)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with FileLock(folder / "lock", timeout=-1 if wait else 0):
+        sweep(folder)
         found = find_fold(experiment, params, fold, repetition)
         if found is not None and (not keep_weights or (folder / WEIGHTS).exists()):
             return found
         write_text(folder / "config.yaml", _fed_back(experiment, params).to_yaml())
+        arguments = (experiment, params, fold, repetition, report, keep_weights, folder, adapt)
         try:
-            return _train_fold(
-                experiment, params, fold, repetition, report, keep_weights, folder, adapt
-            )
-        except TrainingFailed as failure:
-            write_text(folder / "failure.txt", f"{failure}\n")
-            raise
+            return _train_fold(*arguments)
         except Exception as error:
-            write_text(folder / "failure.txt", traceback.format_exc())
-            raise TrainingFailed(f"{type(error).__name__}: {error}") from error
+            if not _out_of_memory(error):
+                raise _failed(folder, error) from error
+            write_text(folder / RETRIED, traceback.format_exc())
+        # Out here nothing holds on to the first attempt. A run that goes on from its checkpoint has
+        # the same bits, so that a second attempt costs time and changes no score.
+        gc.collect()
+        torch.cuda.empty_cache()
+        try:
+            return _train_fold(*arguments)
+        except Exception as error:
+            raise _failed(folder, error) from error
+
+
+def _out_of_memory(error: Exception) -> bool:
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    said = str(error).lower()
+    return known or "out of memory" in said or "can't allocate memory" in said
+
+
+def _failed(folder: Path, error: Exception) -> Exception:
+    """What a run is told to have failed with; a full disk is no fault of its."""
+    if is_disk_trouble(error):
+        return error
+    write_text(folder / FAILURE, "".join(traceback.format_exception(error)))
+    if isinstance(error, TrainingFailed):
+        return error
+    return TrainingFailed(f"{type(error).__name__}: {error}")
 
 
 def _fed_back(experiment: Experiment, params: Mapping[str, Any]) -> Any:
@@ -124,7 +158,7 @@ def _train_fold(
             checkpoint=folder / "checkpoint.pt",
             seed=experiment.seed("loss", fold, repetition),
             report=lambda progress: report(fold, progress),
-            loader_workers=experiment.config.loader_workers,
+            loader_workers=_loader_workers(experiment, device),
         )
     if keep_weights:
         with replacing(folder / WEIGHTS) as file:
@@ -142,6 +176,14 @@ def _train_fold(
     (folder / "checkpoint.pt").unlink(missing_ok=True)
     logger.debug("%s fold %d: %.4f", experiment.method.name, fold, record.best_score)
     return record
+
+
+def _loader_workers(experiment: Experiment, device: torch.device) -> int:
+    wanted = experiment.config.loader_workers
+    if wanted >= 0:
+        return wanted
+    # On a CPU they would compete with training; features need no preparation.
+    return LOADERS_PER_GPU if device.type == "cuda" and not experiment.protocol.frozen else 0
 
 
 def build_trainer(
@@ -162,24 +204,20 @@ def build_trainer(
     attach = getattr(loss, "attach", None)
     if attach is not None:
         attach(model.head)
+    source = experiment.trainval
     batches = TrainBatches(
-        store=experiment.trainval,
-        indices=tuple(np.array(experiment.indices_of((label,))) for label in classes.train),
+        source=source,
+        indices=tuple(np.array(experiment.indices_of(source, (c,))) for c in classes.train),
         batch_size=protocol.batch_size,
         samples_per_class=protocol.samples_per_class or method.samples_per_class,
-        settings=CropSettings(
-            protocol.crop, protocol.crop_scale, protocol.crop_ratio, protocol.flip
-        ),
         seed=experiment.seed("sampler", fold, repetition),
     )
-    val_indices = experiment.indices_of(classes.val)
+    val_indices = experiment.indices_of(source, classes.val)
     assert not set(val_indices) & set(np.concatenate(batches.indices).tolist())
     val_labels = torch.from_numpy(experiment.listing.labels[val_indices]).to(device)
 
     def validate(model: nn.Module) -> float:
-        embeddings = embed_with(
-            model, experiment.trainval, val_indices, protocol.crop, device, method.normalizer
-        )
+        embeddings = embed_with(model, source, val_indices, device, method.normalizer)
         scores = retrieval.evaluate(embeddings, val_labels, metrics=(protocol.metric,))
         return scores.values[protocol.metric]
 
@@ -206,30 +244,18 @@ def training_geometry(
 ) -> tuple[float, float]:
     """Covering radius and distance of the training classes of a fold, at repetition 0."""
     device = choose_device(experiment.config.device)
-    indices = experiment.indices_of(experiment.split.folds[fold].train)
+    source = experiment.trainval
+    indices = experiment.indices_of(source, experiment.split.folds[fold].train)
     labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
     with cpu_threads(experiment.protocol.threads):
         embeddings = embed_with(
             load_model(experiment, params, fold, 0, device),
-            experiment.trainval,
+            source,
             indices,
-            experiment.protocol.crop,
             device,
             experiment.method.normalizer,
         )
         return covering_radius(embeddings, labels), class_distance(embeddings, labels)
-
-
-def build_model(experiment: Experiment, params: Mapping[str, Any], seed: int) -> Model:
-    """Trunk and head as they are before training; the same trunk for every method."""
-    protocol, method, trunk = experiment.protocol, experiment.method, experiment.trunk
-    channels = trunk.channels or experiment.listing.channels
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = trunk.build(channels)
-        build_head = method.build_head or (lambda before, after, **unused: nn.Linear(before, after))
-        head = build_head(network.out_features, protocol.embedding_size, **builder_params(params))
-    return Model(network, trunk.normalize, protocol.pooling, protocol.norm, head)
 
 
 @contextmanager

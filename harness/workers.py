@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from types import FrameType
 from typing import Any
 
 from harness.config import RunConfig
 from harness.device import choose_device, device_count
 from harness.errors import HarnessError
+from harness.files import naming_disk_trouble
 from harness.progress import Event, Listener
 
 # Libraries read these when they are loaded, so they must be set before a worker starts.
@@ -21,6 +25,10 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 # target(job, device, listener), a function of a module: workers are new processes.
 Target = Callable[[Any, str, Listener], None]
+
+
+class WorkerLost(HarnessError):
+    """A worker died of something that it could not report."""
 
 
 def worker_count(config: RunConfig, threads: int, units: int) -> int:
@@ -36,25 +44,35 @@ def worker_count(config: RunConfig, threads: int, units: int) -> int:
 def run_workers(
     target: Target, job: Any, device: str, count: int, threads: int, listener: Listener
 ) -> None:
-    """Run `target` in `count` processes until all return; in this one if it is the only one."""
+    """Run `target` in `count` processes until all return; in this one if it is the only one.
+
+    After Ctrl-C they stop when they next report something; after another one, at once.
+    """
     if count == 1:
-        target(job, str(choose_device(device)), listener)
+        _run_here(target, job, str(choose_device(device)), listener)
         return
     context = multiprocessing.get_context("spawn")
-    events: Any = context.Queue()
-    with _thread_limit(threads):
-        processes = [
-            context.Process(
-                target=_work,
-                args=(number, target, job, _device_of(device, number), events),
-                daemon=True,
-            )
-            for number in range(count)
-        ]
-        for process in processes:
+    stop: Any = context.RawValue("b", 0)  # without a lock, which a killed process would keep
+    processes, reports = [], []
+    with _thread_limit(threads), _deaf():
+        for number in range(count):
+            # A pipe for each: who is killed while it reports holds up nobody else.
+            ours, theirs = context.Pipe(duplex=False)
+            arguments = (number, target, job, _device_of(device, number), theirs, stop)
+            # Not a daemon: it may start processes of its own, which load images.
+            process = context.Process(target=_work, args=arguments)
             process.start()
+            theirs.close()
+            processes.append(process)
+            reports.append(ours)
+
+    def ask() -> None:
+        stop.value = 1
+        listener(Event("stopping"))
+
     try:
-        _listen(processes, events, listener)
+        with _first_interrupt(ask):
+            _listen(reports, listener)
     except BaseException:
         for process in processes:
             process.terminate()
@@ -62,6 +80,61 @@ def run_workers(
     finally:
         for process in processes:
             process.join()
+    if stop.value:
+        raise KeyboardInterrupt
+    crashed = [process.exitcode for process in processes if process.exitcode]
+    if crashed:
+        raise WorkerLost(
+            f"a worker ended with exit code {crashed[0]} (killed, or out of memory?); "
+            "repeat the command to go on where it stopped"
+        )
+
+
+def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None:
+    stop = threading.Event()
+
+    def ask() -> None:
+        stop.set()
+        listener(Event("stopping"))
+
+    def report(event: Event) -> None:
+        listener(event)
+        if stop.is_set():
+            raise KeyboardInterrupt
+
+    with _first_interrupt(ask), naming_disk_trouble():
+        target(job, device, report)
+
+
+@contextmanager
+def _first_interrupt(ask: Callable[[], None]) -> Iterator[None]:
+    """Answer the first Ctrl-C with a question; the next one interrupts as ever."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears of signals
+        return
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ask()
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started here never hear of Ctrl-C: their parent tells them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _device_of(name: str, number: int) -> str:
@@ -71,42 +144,39 @@ def _device_of(name: str, number: int) -> str:
     return str(device)
 
 
-def _listen(processes: list[Any], events: Any, listener: Listener) -> None:
+def _listen(reports: list[Any], listener: Listener) -> None:
     """Pass events on until every worker has ended; raise what ended one."""
-    while True:
-        running = any(process.is_alive() for process in processes)
-        try:
-            event = events.get(timeout=0.2)
-        except queue.Empty:
-            if not running:
-                break
-            continue
-        if isinstance(event, BaseException):
-            raise event
-        listener(event)
-    crashed = [process.exitcode for process in processes if process.exitcode]
-    if crashed:
-        raise HarnessError(
-            f"a worker ended with exit code {crashed[0]} (killed, or out of memory?); "
-            "repeat the command to go on where it stopped"
-        )
+    while reports:
+        for report in wait(reports):
+            assert isinstance(report, Connection)
+            try:
+                event = report.recv()
+            except EOFError:  # it has ended
+                reports.remove(report)
+                continue
+            if isinstance(event, BaseException):
+                raise event
+            listener(event)
 
 
-def _work(number: int, target: Target, job: Any, device: str, events: Any) -> None:
+def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop: Any) -> None:
     def report(event: Event) -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None and not parent.is_alive():
-            raise SystemExit(1)  # nobody is left to hear of it, or to stop it
-        events.put(replace(event, worker=number))
+        try:
+            reports.send(replace(event, worker=number))
+        except OSError:
+            raise SystemExit(1) from None  # nobody is left to hear of it, or to stop it
+        if stop.value:
+            raise KeyboardInterrupt
 
     try:
-        target(job, device, report)
+        with naming_disk_trouble():
+            target(job, device, report)
     except HarnessError as error:
-        events.put(error)
+        reports.send(error)
     except KeyboardInterrupt:
-        pass  # the parent was interrupted too, and says so
+        pass  # the parent was interrupted, and says so
     except Exception:
-        events.put(RuntimeError(f"worker {number}:\n{traceback.format_exc()}"))
+        reports.send(RuntimeError(f"worker {number}:\n{traceback.format_exc()}"))
 
 
 @contextmanager

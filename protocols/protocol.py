@@ -9,12 +9,18 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from optuna.distributions import BaseDistribution, FloatDistribution
+
 from protocols.splits import FOLD_SCHEMES
 
 # Not part of what a result measures: more trials or reproductions can always be added.
 OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
 
-# Fields with a fixed set of values, and those that must be above zero.
+# Fields that came after results had been published. They enter the identity only with a value
+# other than their default, which is what was done before, so that those results keep theirs.
+ADDED_LATER = ("frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps")
+
+# Fields with a fixed set of values, those that must be above zero, and not below.
 CHOICES: dict[str, Collection[str]] = {
     "folds": FOLD_SCHEMES,
     "pooling": ("avg", "max", "avg+max"),
@@ -24,8 +30,13 @@ CHOICES: dict[str, Collection[str]] = {
 }
 POSITIVE = (
     *("embedding_size", "resize", "crop", "batch_size", "samples_per_class", "lr"),
-    *("validate_every", "patience", "max_steps", "threads", "clip_norm", "clip_value"),
+    *("trunk_lr", "validate_every", "patience", "max_steps", "threads"),
+    *("clip_norm", "clip_value"),
 )
+NOT_NEGATIVE = ("warmup_steps",)
+
+# Pooling that keeps the K largest values of a channel, as 8-max.
+K_MAX = re.compile(r"([1-9][0-9]*)-max")
 
 # A name that lists its changes separates them with this, as in `mlrc+batch_size=64`.
 SEPARATOR = "+"
@@ -37,15 +48,22 @@ class EvaluationProtocol:
 
     Attributes:
         folds: scheme of protocols.splits.
+        frozen: the trunk's pooled features are computed once, without augmentation; only head and
+            loss train.
+        pooling: one of CHOICES, or K-max: the mean of the K largest values of each channel.
         norm: "layer" for a LayerNorm without affine before the head, else "none".
         freeze_batchnorm: running statistics of the trunk frozen; scale and shift still train.
         resize, crop: short side of the decoded image, side of the square that is used.
         crop_scale, crop_ratio: of the random resized crop; no scale means a plain random crop.
         samples_per_class: overrides what the method asks for.
         lr: of trunk, head and, where the method does not search it, of the loss.
+        search_head_lr: range in which that of the head is searched; its first trial is `lr`.
+        trunk_lr: of the trunk, where it differs.
+        warmup_steps: first steps, in which the trunk stays as it is.
         validate_every: steps between validations.
         patience: validations without improvement that end training.
         threads: CPU threads of one training process, so that workers never change a score.
+        prune: stop a trial of the search whose first folds are hopeless.
         datasets: data set -> fields that differ there.
     """
 
@@ -54,6 +72,7 @@ class EvaluationProtocol:
 
     folds: str = "mlrc"
     embedding_size: int = 128
+    frozen: bool = False
 
     trunk: str = "bninception"
     pooling: str = "avg"
@@ -70,6 +89,9 @@ class EvaluationProtocol:
     samples_per_class: int | None = None
     optimizer: str = "rmsprop"
     lr: float = 1e-6
+    search_head_lr: tuple[float, float] | None = None
+    trunk_lr: float | None = None
+    warmup_steps: int = 0
     weight_decay: float = 1e-4
     momentum: float = 0.9
     optimizer_eps: float = 1e-8
@@ -81,6 +103,7 @@ class EvaluationProtocol:
     patience: int = 5
     max_steps: int = 100_000
     threads: int = 1
+    prune: bool = False
 
     trials: int = 50
     reproductions: int = 10
@@ -96,7 +119,18 @@ class EvaluationProtocol:
     def identity(self) -> dict[str, Any]:
         """Every field that a result depends on, ready for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: v for k, v in values.items() if k not in OUTSIDE_IDENTITY}
+        neutral = {f.name: f.default for f in fields(self) if f.name in ADDED_LATER}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in OUTSIDE_IDENTITY and not (name in neutral and value == neutral[name])
+        }
+
+    def space(self) -> dict[str, BaseDistribution]:
+        """What is searched for every method alike."""
+        if self.search_head_lr is None:
+            return {}
+        return {"head_lr": FloatDistribution(*self.search_head_lr, log=True)}
 
 
 def parse_changes(text: str) -> dict[str, Any]:
@@ -128,17 +162,36 @@ def check(protocol: EvaluationProtocol) -> None:
     """Raise ValueError for a value that no run could use."""
     for field_name, choices in CHOICES.items():
         value = getattr(protocol, field_name)
-        if value not in choices:
+        if field_name == "pooling":
+            _check_pooling(value, choices)
+        elif value not in choices:
             raise ValueError(f"no {field_name} named '{value}'.{_hint(value, choices)}")
     for field_name in POSITIVE:
         value = getattr(protocol, field_name)
         if value is not None and not value > 0:
             raise ValueError(f"{field_name} must be positive, got {value}")
+    rates = protocol.search_head_lr
+    if rates is not None and not 0 < rates[0] <= protocol.lr <= rates[1]:
+        raise ValueError(
+            f"search_head_lr must be positive, ascending and around lr ({protocol.lr}), got {rates}"
+        )
+    for field_name in NOT_NEGATIVE:
+        value = getattr(protocol, field_name)
+        if value < 0:
+            raise ValueError(f"{field_name} must not be negative, got {value}")
     if protocol.crop > protocol.resize:
         raise ValueError(
             f"crop ({protocol.crop}) must not exceed resize ({protocol.resize}), "
             "the short side of the image it is cut from"
         )
+
+
+def _check_pooling(value: str, choices: Collection[str]) -> None:
+    if value in choices or K_MAX.fullmatch(value):
+        return
+    if value.endswith("-max"):
+        raise ValueError(f"pooling K-max takes a K of 1 or more, as 8-max; got '{value}'")
+    raise ValueError(f"no pooling named '{value}'.{_hint(value, [*choices, 'K-max'])}")
 
 
 def _hint(wrong: str, known: Iterable[str]) -> str:

@@ -15,7 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
+from harness import trainer
 from harness.config import RunConfig
+from harness.datasets import folder
+from harness.datasets.listing import Listing
 from harness.experiment import Experiment, build_experiment
 
 # Two validations per fold: enough to choose a checkpoint, over in a fraction of a second.
@@ -39,6 +42,12 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.getbasetemp().parent / "cache"
     monkeypatch.setenv("HARNESS_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def checkpoint_at_every_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run can be cut at any of them, however short."""
+    monkeypatch.setattr(trainer, "CHECKPOINT_SHARE", 1000.0)
 
 
 @pytest.fixture
@@ -76,3 +85,15 @@ def image_folder(tmp_path: Path) -> Path:
     root = tmp_path / "pictures"
     write_images(root)
     return root
+
+
+@pytest.fixture
+def uneven_listing(tmp_path: Path) -> Listing:
+    """Eight images of uneven sizes, some upright, some wide, one already small."""
+    rng = np.random.default_rng(1)
+    for number, size in enumerate([(40, 61), (75, 33), (32, 32), (50, 49)] * 2):
+        target = tmp_path / "images" / f"class_{number // 4}"
+        target.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(target / f"{number}.png")
+    return folder.list_images(tmp_path / "images")

@@ -139,20 +139,53 @@ def test_seconds_are_spelled_for_people() -> None:
     assert [display.spell_seconds(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
 
 
-@pytest.mark.slow
-def test_ctrl_c_stops_every_process_and_says_how_to_go_on(tmp_path: Path) -> None:
+def start_search(runs: Path, workers: str, protocol: str = QUICK) -> subprocess.Popen[str]:
+    """A search in a group of processes of its own, so that a signal can reach all of them."""
     command = [
         *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
-        *("--protocol", QUICK, "--trials", "40", "--workers", "2", "--runs-dir", str(tmp_path)),
+        *("--protocol", protocol, "--trials", "40", "--workers", workers, "-v"),
+        *("--runs-dir", str(runs)),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> None:
     assert process.stderr is not None
-    while "trial" not in process.stderr.readline():
+    while text not in process.stderr.readline():
         assert process.poll() is None
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.slow
+def test_ctrl_c_stops_every_process_and_says_how_to_go_on(tmp_path: Path, workers: str) -> None:
+    process = start_search(tmp_path, workers)
+    read_until(process, "fold 1, step 3/6")
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
+    assert "stopping at the next validation; Ctrl-C again stops at once" in said
     assert "Repeat the same command to go on" in said and "Traceback" not in said
+    assert _group_ends(process.pid)
+    # Whatever is not finished has a checkpoint to go on from.
+    folds = [path.parent for path in tmp_path.glob("**/folds/*/config.yaml")]
+    kept = [(f / "record.json").exists() or (f / "checkpoint.pt").exists() for f in folds]
+    assert len(folds) > 1 and all(kept)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    """The next validation would be hours away."""
+    process = start_search(tmp_path, "2", "mlrc+max_steps=1000000+validate_every=1000000")
+    while not list(tmp_path.glob("**/folds/*/config.yaml")):
+        time.sleep(0.1)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    read_until(process, "Ctrl-C again stops at once")
+    time.sleep(0.5)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130 and "Traceback" not in said
     assert _group_ends(process.pid)
 
 

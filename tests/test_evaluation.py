@@ -24,13 +24,13 @@ from harness.cli import main
 from harness.config import RunConfig, load_config
 from harness.evaluation import evaluate
 from harness.experiment import build_experiment
-from harness.images import centre_batch
 from harness.metrics import METRICS
+from harness.models import build_model
 from harness.records import LEDGER, FoldRecord, MetricsRecord, TestRecord
 from harness.registry import Hook
 from harness.single import stop_by_steps, without_folds
 from harness.study import Study, search
-from harness.trial import WEIGHTS, build_model, build_trainer
+from harness.trial import WEIGHTS, build_trainer
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def test_test_scores_are_those_of_the_saved_models(finished: Path, table: Path, 
     """Embeds the test classes again, model by model, and scores them in float64."""
     experiment = build_experiment(config_of(finished, loss))
     record = TestRecord.read(next(table.glob(f"records/{loss}/*-01.json")))
-    indices = experiment.indices_of(experiment.split.test)
-    labels = torch.from_numpy(experiment.listing.labels[indices])
-    images = centre_batch(experiment.open_part("test"), indices, experiment.protocol.crop)
+    source = experiment.open_part("test")
+    labels = torch.from_numpy(experiment.listing.labels[source.indices])
+    images = source.for_evaluation(source.indices)
 
     def normalized(vectors: torch.Tensor) -> torch.Tensor:
         length = vectors.norm(dim=1, keepdim=True)
@@ -142,10 +142,10 @@ def test_the_scores_of_the_classes_make_up_the_score(table: Path, name: str, kin
 def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, table: Path) -> None:
     experiment = build_experiment(config_of(finished, "proxyanchor"))
     parts = {}
-    for name, classes in (("trainval", experiment.split.trainval), ("test", experiment.split.test)):
-        indices = experiment.indices_of(classes)
-        images = centre_batch(experiment.open_part(name), indices, 12)
-        parts[name] = images.flatten(1).double().numpy(), experiment.listing.labels[indices]
+    for name in ("trainval", "test"):
+        source = experiment.open_part(name)
+        pixels = source.for_evaluation(source.indices).flatten(1).double().numpy()
+        parts[name] = pixels, experiment.listing.labels[source.indices]
     assert len(parts["trainval"][0]) == 40  # which span 39 directions, fewer than 128
     pca = PCA(39, svd_solver="full").fit(parts["trainval"][0])
     reduced = torch.from_numpy(pca.transform(parts["test"][0])).float()
@@ -215,9 +215,9 @@ def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, resul
     path = next(table.glob("records/ccp-c2/*-01.metrics.class_distance.json"))
     record = MetricsRecord.read(path)
     experiment = build_experiment(config_of(finished, "ccp-c2"))
-    indices = experiment.indices_of(experiment.split.test)
-    labels = torch.from_numpy(experiment.listing.labels[indices])
-    images = centre_batch(experiment.open_part("test"), indices, experiment.protocol.crop)
+    source = experiment.open_part("test")
+    labels = torch.from_numpy(experiment.listing.labels[source.indices])
+    images = source.for_evaluation(source.indices)
     means = []
     for fold in range(4):
         model = build_model(experiment, record.params, seed=0).eval()
@@ -299,13 +299,21 @@ def test_an_unknown_metric_is_a_message(capsys: pytest.CaptureFixture[str]) -> N
     assert "no metric on demand named 'recal@1'. Did you mean 'recall@1" in capsys.readouterr().err
 
 
+def record_of_a_fold_model(runs: Path) -> Path:
+    """Of ccp-c2 at reproduction 1; another test may have left its single model."""
+    for path in runs.glob("*/*/ccp-c2/folds/*/record.json"):
+        fold = FoldRecord.read(path)
+        if fold.repetition == 1 and fold.identity["protocol"]["embedding_size"] == 128:
+            return path
+    raise AssertionError("no fold of reproduction 1")
+
+
 def test_weights_that_are_gone_are_named_and_the_rest_is_measured(
     runs: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = results / FOLDER / "folder_pictures-convnet"
     openings = len((table / LEDGER).read_text().splitlines())
-    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
-    record = next(path for path in paths if FoldRecord.read(path).repetition == 1)
+    record = record_of_a_fold_model(runs)
     record.with_name(WEIGHTS).write_bytes(b"broken")
     assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
     said = capsys.readouterr().err
@@ -461,8 +469,7 @@ def test_a_half_finished_search_is_evaluated_and_marked(table: Path) -> None:
 def test_a_truncated_record_of_a_model_is_named_and_the_other_runs_are_tested(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = runs.glob("*/*/ccp-c2/folds/*/record.json")
-    path = next(p for p in paths if FoldRecord.read(p).repetition == 1)
+    path = record_of_a_fold_model(runs)
     path.write_text(path.read_text()[:50])
     assert main(eval_from(runs, tmp_path / "new")) == 0
     said = capsys.readouterr().err

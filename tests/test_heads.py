@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 from harness import registry
 from harness.embed import concatenate, embed_with
 from harness.experiment import Experiment
-from harness.heads import NORMALIZERS, POOLINGS, Model, freeze_batchnorm
+from harness.heads import NORMALIZERS, POOLINGS, Model, PooledTrunk, freeze_batchnorm, pooling
 from harness.trunks.convnet import ConvNet
 from harness.trunks.trunk import Trunk
 
@@ -18,6 +20,23 @@ def test_poolings_by_hand() -> None:
     features = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]])
     pooled = {name: pool(features).item() for name, pool in POOLINGS.items()}
     assert pooled == {"avg": 3.0, "max": 6.0, "avg+max": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("1-max", 6.0), ("2-max", 4.5), ("4-max", 3.0), ("9-max", 3.0)]
+)
+def test_k_max_is_the_mean_of_the_k_largest_or_of_all(name: str, expected: float) -> None:
+    features = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]], [[[-1.0, -2.0], [-3.0, -6.0]]]])
+    pooled = pooling(name)(features)
+    assert pooled.shape == (2, 1) and pooled[0].item() == expected
+    assert pooling("3-max")(features)[1].item() == -2.0
+
+
+def test_k_max_sends_its_gradient_to_the_k_largest_alone() -> None:
+    features = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]], requires_grad=True)
+    pooling("2-max")(features).sum().backward()
+    assert features.grad is not None
+    assert features.grad.flatten().tolist() == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_normalizers_by_hand() -> None:
@@ -51,50 +70,49 @@ def test_layer_norm_has_no_parameters_and_normalises_before_the_head() -> None:
     head = nn.Identity()
     head.register_forward_hook(lambda module, inputs, output: seen.append(output))
     trunk = registry.load_trunk("convnet")
-    model = Model(trunk.build(1), trunk.normalize, "avg", "layer", head)
+    model = Model(PooledTrunk(trunk.build(1), trunk.normalize, "avg"), "layer", head)
     model(torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8))
     assert torch.allclose(seen[0].mean(1), torch.zeros(3), atol=1e-5)
     assert torch.allclose(seen[0].var(1, unbiased=False), torch.ones(3), atol=1e-2)
     assert [name for name, _ in model.named_parameters() if "norm." in name] == []
 
 
+def identity(channels: int, file: Path | None) -> nn.Module:
+    return nn.Identity()
+
+
 def test_pixels_are_normalised_as_the_trunk_says() -> None:
     images = torch.tensor([10, 20, 30], dtype=torch.uint8).view(1, 3, 1, 1)
-    bgr = Trunk("t", "", nn.Identity, mean=(1, 2, 3), std=(1, 1, 2), scale=255.0, bgr=True)
+    bgr = Trunk("t", "", identity, mean=(1, 2, 3), std=(1, 1, 2), scale=255.0, bgr=True)
     assert bgr.normalize(images).flatten().tolist() == pytest.approx([29, 18, 3.5])
-    rgb = Trunk("t", "", nn.Identity, mean=(0.0,), std=(0.5,))
+    rgb = Trunk("t", "", identity, mean=(0.0,), std=(0.5,))
     assert rgb.normalize(images).flatten().tolist() == pytest.approx([20 / 255, 40 / 255, 60 / 255])
 
 
 def test_grey_images_are_repeated_for_a_trunk_of_three_channels() -> None:
-    trunk = Trunk("t", "", nn.Identity, channels=3, mean=(0.0,), std=(1.0,))
+    trunk = Trunk("t", "", identity, channels=3, mean=(0.0,), std=(1.0,))
     grey = torch.full((2, 1, 4, 4), 51, dtype=torch.uint8)
     assert torch.allclose(trunk.normalize(grey), torch.full((2, 3, 4, 4), 0.2))
-
-
-@pytest.mark.parametrize("name", registry.names("trunk"))
-def test_every_trunk_says_how_many_features_it_gives(name: str) -> None:
-    trunk = registry.load_trunk(name)
-    network = trunk.build(trunk.channels or 1).eval()
-    images = torch.zeros(2, trunk.channels or 1, 64, 64, dtype=torch.uint8)
-    assert network(trunk.normalize(images)).shape[:2] == (2, network.out_features)
 
 
 def test_embedding_leaves_the_mode_of_every_module_as_it_was(make_experiment) -> None:
     experiment: Experiment = make_experiment()
     trunk = experiment.trunk
-    model = Model(trunk.build(1), trunk.normalize, "avg", "none", nn.Linear(64, 8)).train()
+    pooled = PooledTrunk(trunk.build(1), trunk.normalize, "avg")
+    model = Model(pooled, "none", nn.Linear(64, 8)).train()
     freeze_batchnorm(model.trunk)
     modes = [module.training for module in model.modules()]
-    store, indices = experiment.trainval, experiment.indices_of((0,))
-    once = embed_with(model, store, indices, 24, torch.device("cpu"), "l2")
+    source = experiment.trainval
+    indices = experiment.indices_of(source, (0,))
+    once = embed_with(model, source, indices, torch.device("cpu"), "l2")
     assert [module.training for module in model.modules()] == modes
     assert once.shape == (48, 8) and not once.requires_grad
 
 
 def test_everything_on_the_way_to_the_loss_follows_the_device() -> None:
     trunk = registry.load_trunk("convnet")
-    model = Model(trunk.build(1), trunk.normalize, "avg+max", "layer", nn.Linear(64, 8))
+    pooled = PooledTrunk(trunk.build(1), trunk.normalize, "avg+max")
+    model = Model(pooled, "layer", nn.Linear(64, 8))
     images = torch.zeros(2, 1, 24, 24, dtype=torch.uint8)
     with torch.device("meta"):  # a tensor created without device= would not mix
         assert NORMALIZERS["ball"](model(images)).device.type == "cpu"

@@ -20,6 +20,8 @@ from harness.files import read_json
 from harness.records import LEDGER
 from harness.study import search
 
+FROZEN_FOLDER = "frozen+batch_size=8+crop=12+max_steps=4+resize=16+validate_every=2"
+
 
 @pytest.fixture
 def folder_config(config: RunConfig, image_folder: Path, tmp_path: Path) -> RunConfig:
@@ -63,6 +65,17 @@ def test_search_never_opens_a_test_image(folder_config: RunConfig, guard: list[s
     summary = search([folder_config])[0]
     assert summary.trials == 2
     # The guard saw the training images, so it would have seen the others.
+    assert any(Path(name).parent.name == "class_00" for name in guard)
+
+
+@pytest.mark.parametrize(
+    "values", [{"protocol": FROZEN_FOLDER}, {"cache": "off"}], ids=["frozen", "without cache"]
+)
+def test_no_other_way_of_searching_opens_a_test_image(
+    folder_config: RunConfig, guard: list[str], values: dict[str, str]
+) -> None:
+    summary = search([folder_config.updated(values)])[0]
+    assert summary.trials == 2
     assert any(Path(name).parent.name == "class_00" for name in guard)
 
 
@@ -111,9 +124,9 @@ def test_too_few_classes_are_refused(folder_config: RunConfig, image_folder: Pat
 
 def test_no_image_of_a_fold_is_on_both_sides(folder_config: RunConfig) -> None:
     experiment = build_experiment(folder_config)
-    test = set(experiment.indices_of(experiment.split.test))
+    source, test = experiment.trainval, set(experiment.open_part("test").indices)
     for fold in experiment.split.folds:
-        train, val = set(experiment.indices_of(fold.train)), set(experiment.indices_of(fold.val))
+        train, val = (set(experiment.indices_of(source, c)) for c in (fold.train, fold.val))
         assert train and val and not train & val and not (train | val) & test
 
 

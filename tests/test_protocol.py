@@ -8,7 +8,7 @@ from harness import registry
 from harness.errors import HarnessError
 from harness.heads import POOLINGS
 from harness.trainer import OPTIMIZERS
-from protocols.protocol import CHOICES, EvaluationProtocol, parse_changes
+from protocols.protocol import ADDED_LATER, CHOICES, EvaluationProtocol, parse_changes
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,19 @@ def test_numbers_of_trials_and_reproductions_are_no_part_of_the_identity() -> No
     assert identity["batch_size"] == 32
 
 
+def test_a_field_that_came_later_is_in_the_identity_only_where_it_changes_something() -> None:
+    plain = registry.load_protocol("mlrc", "cub")
+    assert not set(ADDED_LATER) & set(plain.identity())
+    spec = "mlrc+pooling=8-max+trunk_lr=1e-07+warmup_steps=10"
+    changed = registry.load_protocol(spec, "cub")
+    assert changed.name == spec
+    expected = {"name": spec, "pooling": "8-max", "trunk_lr": 1e-7, "warmup_steps": 10}
+    assert changed.identity() == plain.identity() | expected
+    # A value that is written out but changes nothing has the old name and the old identity.
+    same = registry.load_protocol("mlrc+trunk_lr=none+warmup_steps=0", "cub")
+    assert same.identity() == plain.identity()
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -76,7 +89,14 @@ def test_numbers_of_trials_and_reproductions_are_no_part_of_the_identity() -> No
         ("mlrc+flip=maybe", "'maybe' is no value"),
         ("mlrc+trials=3", "no field 'trials'"),
         ("mlrc+optimizer=adm", "Did you mean 'adam'"),
-        ("mlrc+pooling=mean", "no pooling named 'mean'"),
+        ("mlrc+pooling=mean", r"no pooling named 'mean'(?s:.*)known: avg, .*K-max"),
+        ("mlrc+pooling=mx", "Did you mean 'max'"),
+        ("mlrc+pooling=0-max", "pooling K-max takes a K of 1 or more, as 8-max; got '0-max'"),
+        ("mlrc+pooling=many-max", "takes a K of 1 or more"),
+        ("mlrc+pooling=-2-max", "takes a K of 1 or more"),
+        ("mlrc+trunk_lr=0", "trunk_lr must be positive, got 0"),
+        ("mlrc+warmup_steps=-1", "warmup_steps must not be negative, got -1"),
+        ("mlrc+warmup_steps=1.5", "'1.5' is no value for protocol field 'warmup_steps'"),
     ],
 )
 def test_a_wrong_protocol_is_refused_with_advice(spec: str, message: str) -> None:

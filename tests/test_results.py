@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness import leaderboard, rendering
+from harness.experiment import Experiment
 from harness.files import read_json
 
 ROOT = Path(__file__).parent.parent
@@ -41,3 +44,13 @@ def test_the_readme_shows_the_committed_table() -> None:
     rows = [line for line in table.read_text().splitlines() if line.startswith("|")]
     assert len(rows) > 4
     assert "\n".join(rows) in (ROOT / "README.md").read_text()
+
+
+def test_a_run_of_today_has_the_identity_of_a_committed_record(
+    make_experiment: Callable[..., Experiment],
+) -> None:
+    folder = ROOT / "results" / "mlrc" / "glyphs-convnet" / "records" / "proxyanchor"
+    record = read_json(next(folder.glob("*.json")))
+    identity = json.loads(json.dumps(make_experiment(protocol="mlrc").identity()))
+    # Glyphs are rendered by the installed matplotlib and Pillow, which may differ.
+    assert identity | {"data_fingerprint": ""} == record["identity"] | {"data_fingerprint": ""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -9,15 +10,20 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from conftest import QUICK
+from filelock import FileLock
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import JournalStorage
 from optuna.trial import TrialState
 
 from harness import samplers, study
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
+from harness.storage import JOURNAL
 from harness.study import Study, search
 from harness.trainer import TrainingFailed
+from harness.trial import find_fold
 
 
 class Killed(BaseException):
@@ -27,12 +33,16 @@ class Killed(BaseException):
 @pytest.fixture
 def objective(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Replaces training by a function of the parameters; counts its calls."""
-    fake = SimpleNamespace(calls=[], function=lambda params: -((params["margin"] - 0.2) ** 2))
+    fake = SimpleNamespace(calls=[], folds=(-0.1, 0.0, 0.1, 0.0))
+    fake.function = lambda params: -((params["margin"] - 0.2) ** 2)
 
-    def run_trial(experiment: Experiment, params: Mapping[str, Any], report: Any) -> list[Any]:
+    def run_trial(
+        experiment: Experiment, params: Mapping[str, Any], report: Any, enough: Any
+    ) -> list[Any]:
         fake.calls.append(dict(params))
         score = fake.function(params)
-        return [SimpleNamespace(best_score=score + d, seconds=1.0) for d in (-0.1, 0.0, 0.1, 0.0)]
+        folds = [SimpleNamespace(best_score=score + d, seconds=1.0) for d in fake.folds]
+        return next((folds[:n] for n in range(1, 5) if enough(folds[:n])), folds)
 
     monkeypatch.setattr(study, "run_trial", run_trial)
     return fake
@@ -108,11 +118,14 @@ def test_a_worker_that_dies_while_claiming_changes_nothing(
     cut = config.updated({"trials": 4, "runs_dir": str(tmp_path / "cut")})
     search([cut.updated({"trials": 2})])
 
-    def die(*arguments: Any) -> None:
+    create = JournalStorage.create_new_trial
+
+    def die(*arguments: Any, **more: Any) -> None:
+        create(*arguments, **more)  # the trial is taken, but nobody knows of it
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(optuna.Study, "ask", die)  # the trial is enqueued, but not taken
+        patched.setattr(JournalStorage, "create_new_trial", die)
         with pytest.raises(Killed):
             search([cut])
     search([cut])
@@ -149,7 +162,7 @@ def test_a_living_worker_keeps_its_trial_and_a_dead_one_loses_it(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
     opened = Study(build_experiment(config.updated({"trials": 2})))
-    with opened.joined() as alive:
+    with opened.storage.joined() as alive:
         opened.claim(alive)
         second = opened.claim("long-gone")
         assert second is not None
@@ -165,20 +178,13 @@ def test_a_trial_taken_over_keeps_its_parameters_whatever_was_learned_since(
 ) -> None:
     search([config.updated({"trials": 11})])
     opened = Study(build_experiment(config.updated({"trials": 13})))
-    with opened.joined() as survivor:
-        with opened.joined() as victim:
+    with opened.storage.joined() as survivor:
+        with opened.storage.joined() as victim:
             lost, other = opened.claim(victim), opened.claim(survivor)
             assert lost is not None and other is not None
-            opened.optuna.tell(other, 5.0)
+            opened.finish(other, TrialState.COMPLETE, 5.0)
         again = opened.claim(survivor)
     assert again is not None and again.params == lost.params
-
-
-def test_the_lock_of_a_worker_is_held_while_it_works(config: RunConfig) -> None:
-    opened = Study(build_experiment(config))
-    with opened.joined() as name:
-        assert opened._alive(name)
-    assert not opened._alive(name)
 
 
 def test_running_trials_are_known_to_the_sampler(
@@ -186,7 +192,7 @@ def test_running_trials_are_known_to_the_sampler(
 ) -> None:
     search([config.updated({"trials": 11})])
     opened = Study(build_experiment(config.updated({"trials": 13})))
-    with opened.joined() as worker:
+    with opened.storage.joined() as worker:
         one, other = opened.claim(worker), opened.claim(worker)
     assert one is not None and other is not None
     assert one.params != other.params
@@ -247,7 +253,7 @@ def test_a_journal_cut_in_the_middle_of_a_line_is_mended(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
     search([config.updated({"trials": 2})])
-    journal = build_experiment(config).runs / study.JOURNAL
+    journal = build_experiment(config).runs / JOURNAL
     with open(journal, "ab") as file:
         file.write(b'{"op_code": 4, "unfin')
     search([config.updated({"trials": 4})])
@@ -294,8 +300,110 @@ def test_which_values_lie_on_a_bound(
 def test_two_workers_never_claim_the_same_place(config: RunConfig) -> None:
     first = Study(build_experiment(config.updated({"trials": 4})))
     second = Study(build_experiment(config.updated({"trials": 4})))
-    with first.joined() as one, second.joined() as other:
+    with first.storage.joined() as one, second.storage.joined() as other:
         claims = [first.claim(one), second.claim(other), first.claim(one), second.claim(other)]
-        places = [claim.user_attrs["index"] for claim in claims if claim is not None]
+        places = [claim.index for claim in claims if claim is not None]
         assert places == [0, 1, 2, 3]
         assert first.claim(one) is None
+
+
+PRUNING = f"{QUICK}+prune=true"
+
+
+def test_a_hopeless_trial_is_stopped_and_spent(
+    config: RunConfig, objective: SimpleNamespace
+) -> None:
+    """Five trials of 0.5 to 0.54, then one of 0.1: it is stopped after its first fold."""
+    objective.function = lambda params: 0.1 if len(objective.calls) == 6 else 0.5 + 0.01 * min(
+        len(objective.calls), 4
+    )  # fmt: skip
+    summary = search([config.updated({"trials": 7, "protocol": PRUNING})])[0]
+    assert (summary.trials, summary.pruned, summary.failed) == (7, 1, 0)
+    study = Study(build_experiment(config.updated({"protocol": PRUNING})))
+    pruned = study.counted()[5]
+    assert pruned.state == TrialState.PRUNED
+    assert pruned.user_attrs["folds"] == [pytest.approx(0.0)]
+    assert pruned.values == [pytest.approx(0.1)]  # what its one fold lets expect of all
+
+
+def test_nothing_is_stopped_unless_it_is_asked_for(
+    config: RunConfig, objective: SimpleNamespace
+) -> None:
+    objective.function = lambda params: 0.1 if len(objective.calls) == 6 else 0.5
+    assert search([config.updated({"trials": 7})])[0].pruned == 0
+
+
+def test_pruning_is_in_the_name_and_its_absence_changes_no_identity(config: RunConfig) -> None:
+    plain, pruning = (build_experiment(config.updated({"protocol": p})) for p in (QUICK, PRUNING))
+    assert pruning.protocol.name == "mlrc+max_steps=6+prune=true+validate_every=3"
+    assert "prune" not in plain.protocol.identity()
+    assert pruning.protocol.identity()["prune"] is True
+
+
+def test_the_sampler_knows_where_trials_were_pruned() -> None:
+    """A pruned trial counts for the Gaussian process as if it had the score expected of it."""
+    space = {"x": FloatDistribution(0.0, 1.0)}
+
+    def trial(x: float, value: float, state: TrialState) -> optuna.trial.FrozenTrial:
+        return optuna.trial.create_trial(
+            params={"x": x}, distributions=dict(space), value=value, state=state
+        )
+
+    points = np.linspace(0.0, 1.0, 11)
+    complete = [trial(x, -((x - 0.3) ** 2), TrialState.COMPLETE) for x in points]
+    some = complete[:6]
+    rest = [trial(t.params["x"], t.values[0], TrialState.PRUNED) for t in complete[6:]]
+    told = samplers.propose("gp", 1, space, [*some, *rest])
+    assert told == samplers.propose("gp", 1, space, complete)
+    assert told != samplers.propose("gp", 1, space, some)
+
+
+@pytest.mark.parametrize("name", ["gp", "tpe"])
+def test_workers_side_by_side_propose_different_points(
+    config: RunConfig, objective: SimpleNamespace, name: str
+) -> None:
+    search([config.updated({"trials": 11, "sampler": name})])
+    opened = Study(build_experiment(config.updated({"trials": 15, "sampler": name})))
+    with opened.storage.joined() as worker:
+        claims = [opened.claim(worker) for _ in range(4)]
+    points = [
+        np.array([np.log(c.params[p]) if d.log else c.params[p] for p, d in _floats(opened)])
+        for c in claims
+        if c is not None
+    ]
+    widths = np.array([_width(d) for _, d in _floats(opened)])
+    apart = [abs((a - b) / widths).max() for a, b in itertools.combinations(points, 2)]
+    assert len(apart) == 6 and min(apart) > 0.01  # of the range of some parameter
+
+
+def _floats(study: Study) -> list[tuple[str, FloatDistribution]]:
+    return [(n, d) for n, d in study.experiment.space.items() if isinstance(d, FloatDistribution)]
+
+
+def _width(dist: FloatDistribution) -> float:
+    return float(np.log(dist.high / dist.low)) if dist.log else dist.high - dist.low
+
+
+def test_a_worker_left_without_trials_trains_folds_of_another(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts at the end, leaves the fold that is being trained, and its owner finds them."""
+    experiment = build_experiment(config.updated({"trials": 1}))
+    opened = Study(experiment)
+    with opened.storage.joined() as owner:
+        claim = opened.claim(owner)
+        assert claim is not None
+        at_it = experiment.run_dir(claim.params, 0, 0)
+        at_it.mkdir(parents=True)
+        with FileLock(at_it / "lock"):
+            assert not study._work_on(opened, lambda event: None)
+    done = [find_fold(experiment, claim.params, fold, 0) is not None for fold in range(4)]
+    assert done == [False, True, True, True]
+
+
+def test_a_worker_in_another_directory_is_not_helped(config: RunConfig) -> None:
+    opened = Study(build_experiment(config.updated({"trials": 1})))
+    with opened.storage.joined() as owner:
+        claim = opened.claim(owner)
+        assert not study._work_on(opened, lambda event: None)
+    assert claim is not None and not (opened.folder / "folds").exists()

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.experiment import Experiment
+from harness.models import build_model
 from harness.registry import Hook
 from harness.trainer import Trainer, TrainingFailed
-from harness.trial import build_model, build_trainer
+from harness.trial import build_trainer
 
 CPU = torch.device("cpu")
 MakeTrainer = Callable[..., Trainer]
@@ -167,6 +168,76 @@ def test_trunk_head_and_loss_have_rates_and_decays_of_their_own(make_trainer: Ma
     assert len(owned) == len({id(p) for p in owned})
 
 
+def test_the_trunk_can_have_a_rate_of_its_own(make_trainer: MakeTrainer) -> None:
+    groups = make_trainer(loss="proxyanchor", lr=0.5, trunk_lr=0.25).optimizer.param_groups
+    assert [(g["name"], g["lr"]) for g in groups][:2] == [("trunk", 0.25), ("head", 0.5)]
+    assert groups[2]["lr"] not in (0.25, 0.5)  # searched
+
+
+@pytest.mark.parametrize("freeze_batchnorm", [True, False])
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam", "adamw", "sgd"])
+def test_the_trunk_and_its_statistics_stay_as_they_are_during_warm_up(
+    make_trainer: MakeTrainer, tmp_path: Path, optimizer: str, freeze_batchnorm: bool
+) -> None:
+    seen: list[tuple[int, dict[str, Tensor], dict[str, Tensor]]] = []
+
+    def see(progress: Any) -> None:
+        seen.append((progress.step, weights(trainer.model.trunk), weights(trainer.model.head)))
+
+    trainer = make_trainer(
+        warmup_steps=2,
+        max_steps=3,
+        validate_every=1,
+        optimizer=optimizer,
+        freeze_batchnorm=freeze_batchnorm,
+    )
+    before = weights(trainer.model.trunk)
+    trainer.fit(tmp_path / "c.pt", seed=0, report=see)
+    assert [step for step, _, _ in seen] == [1, 2, 3]
+    assert same(seen[0][1], before) and same(seen[1][1], before)
+    assert not same(seen[0][2], seen[1][2])  # the head trains from the start
+    moved = {name for name, value in seen[2][1].items() if not torch.equal(value, before[name])}
+    assert "layers.0.0.weight" in moved
+    assert ("layers.0.1.running_mean" in moved) != freeze_batchnorm
+
+
+def test_no_gradient_is_computed_for_the_trunk_during_warm_up(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    class Watching(Hook):
+        def after_backward(self, context: Any) -> None:
+            gradients = [p.grad is not None for p in context.model.trunk.parameters()]
+            assert len(set(gradients)) == 1
+            watched.append(gradients[0])
+
+    watched: list[bool] = []
+    trainer = make_trainer(hook=Watching(), warmup_steps=2, max_steps=4, validate_every=4)
+    trainer.fit(tmp_path / "c.pt", seed=0)
+    assert watched == [False, False, True, True]
+
+
+@pytest.mark.parametrize("cut", [2, 4, 6])
+@pytest.mark.parametrize("loss", ["proxyanchor", "ccp"])
+def test_a_run_cut_before_at_or_after_the_end_of_warm_up_goes_on_as_if_it_had_not_been(
+    make_trainer: MakeTrainer, tmp_path: Path, loss: str, cut: int
+) -> None:
+    settings = {"loss": loss, "max_steps": 8, "validate_every": 2, "warmup_steps": 4}
+    scores = [0.3, 0.2, 0.2, 0.2]
+
+    def stop(progress: Any) -> None:
+        if progress.step == cut:
+            raise Stop
+
+    whole = make_trainer(scores, **settings)
+    expected = whole.fit(tmp_path / "whole.pt", seed=5)
+    with pytest.raises(Stop):
+        make_trainer(scores, **settings).fit(tmp_path / "cut.pt", seed=5, report=stop)
+    resumed = make_trainer(scores[cut // 2 :], **settings)
+    assert resumed.fit(tmp_path / "cut.pt", seed=5).history == expected.history
+    last, first = (torch.load(tmp_path / f"{n}.pt", weights_only=False) for n in ("whole", "cut"))
+    assert same(last["model"], first["model"])
+
+
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam", "adamw", "sgd"])
 def test_every_optimizer_trains(make_trainer: MakeTrainer, tmp_path: Path, optimizer: str) -> None:
     trainer = make_trainer(optimizer=optimizer, lr=1e-3, max_steps=2, validate_every=2)
@@ -274,3 +345,15 @@ def test_folds_and_repetitions_have_streams_of_their_own(
     assert len(seeds) == 36
     assert make_experiment(loss="ms").seed("init", 1, 2) == experiment.seed("init", 1, 2)
     assert make_experiment(seed=1).seed("init", 1, 2) not in seeds
+
+
+def test_checkpoints_take_but_a_small_share_of_a_short_run(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six validations within the time that must pass between two checkpoints: one is written."""
+    monkeypatch.setattr("harness.trainer.CHECKPOINT_SHARE", 1e-9)
+    saved: list[Path] = []
+    save = Trainer._save
+    monkeypatch.setattr(Trainer, "_save", lambda self, path: (saved.append(path), save(self, path)))
+    make_trainer([0.1] * 6, max_steps=12, validate_every=2, patience=9).fit(tmp_path / "c", seed=0)
+    assert saved == [tmp_path / "c"]

@@ -81,3 +81,14 @@ def test_a_worker_that_dies_is_noticed() -> None:
 def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
     with pytest.raises(HarnessError, match="what the user can mend"):
         workers.run_workers(complain, None, "cpu", 2, threads=1, listener=lambda event: None)
+
+
+def start_a_process(job: Any, device: str, listener: Listener) -> None:
+    loader = torch.utils.data.DataLoader(range(3), num_workers=1)
+    listener(Event("loaded", unit=sum(int(number) for number in loader)))
+
+
+def test_a_worker_may_start_loader_processes_of_its_own() -> None:
+    heard: list[Event] = []
+    workers.run_workers(start_a_process, None, "cpu", 2, 1, heard.append)
+    assert [event.unit for event in heard if event.kind == "loaded"] == [3, 3]

@@ -10,12 +10,15 @@ import sys
 import typer
 
 from harness.cli.compare import compare
+from harness.cli.dashboard import dashboard
+from harness.cli.data import data
 from harness.cli.evaluate import evaluate
 from harness.cli.leaderboard import leaderboard
 from harness.cli.listing import list_
 from harness.cli.merge import merge
 from harness.cli.published import tables
 from harness.cli.search import search
+from harness.cli.show import show
 from harness.cli.train import train
 from harness.errors import HarnessError
 
@@ -34,8 +37,11 @@ app.command()(leaderboard)
 app.command()(compare)
 app.command()(tables)
 app.command()(merge)
+app.command()(show)
+app.command()(dashboard)
 app.command()(train)
 app.command("list")(list_)
+app.add_typer(data, name="data")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,23 +18,47 @@ Loss = Annotated[
     list[str] | None, typer.Option("--loss", "-l", help="Name, or a Python file of yours.")
 ]
 MoreLosses = Annotated[list[str] | None, typer.Argument(metavar="LOSS", help="More losses.")]
-Dataset = Annotated[str | None, typer.Option(help="Name, or folder:PATH. [default: glyphs]")]
+Dataset = Annotated[str | None, typer.Option(help="Name, or folder:PATH. Default: glyphs.")]
 Protocol = Annotated[
-    str | None, typer.Option(help="Name, perhaps changed: mlrc+batch_size=64. [default: mlrc]")
+    str | None, typer.Option(help="Name, perhaps changed: mlrc+batch_size=64. Default: mlrc.")
 ]
-Trunk = Annotated[str | None, typer.Option(help="Name. [default: the protocol's]")]
-Trials = Annotated[int | None, typer.Option(help="[default: the protocol's, 50]")]
-Reproductions = Annotated[int | None, typer.Option(help="[default: the protocol's, 10]")]
+Trunk = Annotated[str | None, typer.Option(help="Name. Default: the protocol's.")]
+Weights = Annotated[
+    str | None, typer.Option(help="Of the trunk: a file, or none. Default: its own.")
+]
+TrunkLr = Annotated[
+    float | None, typer.Option(help="Learning rate of the trunk; another protocol by name.")
+]
+Trials = Annotated[int | None, typer.Option(help="Default: the protocol's, 50.")]
+Reproductions = Annotated[int | None, typer.Option(help="Default: the protocol's, 10.")]
 Sampler = Annotated[str | None, typer.Option(help="gp, tpe, random or grid.")]
 Preset = Annotated[str | None, typer.Option(help="Whose published parameters come first.")]
 Seed = Annotated[int | None, typer.Option(help="Of the search and of every run in it.")]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes. [default: one per GPU, or per CPU core]")
+    int | None, typer.Option(help="Processes. Default: one per GPU, or per CPU core.")
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N, mps or cpu.")]
-DataRoot = Annotated[str | None, typer.Option(help="Folder of the data set. [env: HARNESS_DATA]")]
-RunsDir = Annotated[str | None, typer.Option(help="Where work in progress lives. [default: runs]")]
-ResultsDir = Annotated[str | None, typer.Option(help="Where tables go. [default: results]")]
+DataRoot = Annotated[
+    str | None, typer.Option(help="Folder of the data set. Or HARNESS_DATA in the environment.")
+]
+AllowMissing = Annotated[
+    bool | None,
+    typer.Option("--allow-missing", help="Go on without images that are missing or broken."),
+]
+Cache = Annotated[str | None, typer.Option(help="off decodes images every time. Default: on.")]
+CacheDir = Annotated[
+    str | None,
+    typer.Option(help="Default: ~/.cache/metric-harness. Or HARNESS_CACHE in the environment."),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        help="Database URL that all machines of a search share. Or HARNESS_STORAGE in the "
+        "environment. Default: a file in --runs-dir."
+    ),
+]
+RunsDir = Annotated[str | None, typer.Option(help="Where work in progress lives. Default: runs.")]
+ResultsDir = Annotated[str | None, typer.Option(help="Where tables go. Default: results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of config keys.")]
 Set = Annotated[
     list[str] | None,
@@ -58,6 +82,9 @@ def read_values(config: Path | None, assignments: list[str] | None, flags: dict[
     if "params" in assigned:
         assigned["params"] = {**values.get("params", {}), **assigned["params"]}
     merged = {**values, **assigned, **given}
+    if flags.get("trunk_lr") is not None:
+        protocol = merged.get("protocol", RunConfig().protocol)
+        merged["protocol"] = f"{protocol}+trunk_lr={flags['trunk_lr']}"
     RunConfig().updated(merged)  # refuses unknown keys and wrong types
     return merged
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
 
 from harness.cli.options import (
+    AllowMissing,
+    Cache,
+    CacheDir,
     ConfigFile,
     DataRoot,
     Dataset,
@@ -17,18 +22,18 @@ from harness.cli.options import (
     Sampler,
     Seed,
     Set,
+    Storage,
     Trials,
     Trunk,
+    TrunkLr,
     Verbose,
+    Weights,
     Workers,
     progress,
     read_configs,
     read_values,
 )
-from harness.cli.wording import short, spell
-
-if TYPE_CHECKING:
-    from harness.study import SearchSummary
+from harness.cli.show import print_summary
 
 
 def search(
@@ -37,13 +42,22 @@ def search(
     dataset: Dataset = None,
     protocol: Protocol = None,
     trunk: Trunk = None,
+    weights: Weights = None,
+    trunk_lr: TrunkLr = None,
     trials: Trials = None,
     sampler: Sampler = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Stop hopeless trials early: PROTOCOL+prune=true.")
+    ] = False,
     preset: Preset = None,
     seed: Seed = None,
     workers: Workers = None,
     device: Device = None,
     data_root: DataRoot = None,
+    allow_missing: AllowMissing = None,
+    cache: Cache = None,
+    cache_dir: CacheDir = None,
+    storage: Storage = None,
     runs_dir: RunsDir = None,
     config: ConfigFile = None,
     set_: Set = None,
@@ -57,21 +71,10 @@ def search(
     from harness.study import search as run_search
 
     configs = read_configs(values, [*(loss or []), *(more or [])])
+    if prune:
+        configs = [one.updated({"protocol": f"{one.protocol}+prune=true"}) for one in configs]
     with progress(verbose) as listener:
         summaries = run_search(configs, listener)
     for summary in summaries:
-        _print_summary(summary)
-
-
-def _print_summary(summary: SearchSummary) -> None:
-    folds = " ".join(f"{score:.4f}" for score in summary.fold_scores)
-    print(f"{summary.method}: {summary.trials} trials, {summary.failed} failed")
-    print(f"  best validation map@r {summary.best_score:.4f} (trial {summary.best_trial + 1})")
-    print(f"  folds: {folds}")
-    print(f"  params: {spell(summary.best_params)}")
-    for name, end in summary.on_bound.items():
-        value = short(summary.best_params[name])
-        print(f"  note: {name}={value} lies on the {end} end of its range; consider a wider one")
-    for reason in sorted(set(summary.reasons)):
-        print(f"  failed {summary.reasons.count(reason)} times: {reason}")
-    print("  next: harness eval")
+        print_summary(summary)
+    print("next: harness eval")

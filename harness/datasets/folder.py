@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from harness.datasets.listing import Dataset, Listing
+from harness.datasets.listing import Dataset, Listing, files_in, list_files
 
 LAYOUT = "PATH/<class name>/<image>, one folder per class"
 
@@ -17,28 +17,23 @@ def list_images(root: Path | None) -> Listing:
         raise ValueError(f"data set 'folder' needs a path: --dataset folder:PATH\n  {LAYOUT}")
     if not root.is_dir():
         raise ValueError(f"no folder at {root}\n  expected: {LAYOUT}")
+    return list_class_folders(root)
+
+
+def list_class_folders(root: Path) -> Listing:
+    """Every image in the folders of `root`; folders without one are no classes."""
     Image.init()  # so that the extensions of all formats are known
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[str]] = {}
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        images = [p for p in folder.iterdir() if p.suffix.lower() in Image.EXTENSION]
+        images = [n for n in files_in(str(folder)) if Path(n).suffix.lower() in Image.EXTENSION]
         if images:
             found[folder.name] = sorted(images)
     if not found:
         raise ValueError(f"no images in the folders of {root}\n  expected: {LAYOUT}")
-    paths = [path for images in found.values() for path in images]
+    names = [f"{folder}/{image}" for folder, images in found.items() for image in images]
     counts = [len(images) for images in found.values()]
-
-    def stamp(index: int) -> str:
-        status = paths[index].stat()
-        return f"{status.st_size}:{status.st_mtime_ns}"
-
-    return Listing(
-        names=tuple(path.relative_to(root).as_posix() for path in paths),
-        labels=np.repeat(np.arange(len(found)), counts),
-        class_names=tuple(found),
-        read=lambda index: paths[index].read_bytes(),
-        stamp=stamp,
-    )
+    labels = np.repeat(np.arange(len(found)), counts)
+    return list_files(names, [f"{root}/{name}" for name in names], labels, list(found))
 
 
 DATASETS = (Dataset("folder", "your images: a folder of class folders, folder:PATH", list_images),)

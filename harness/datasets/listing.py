@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 
 def decode_rgb(encoded: bytes) -> Image.Image:
     """The image in an encoded file, as RGB."""
-    return Image.open(io.BytesIO(encoded)).convert("RGB")
+    try:
+        image = Image.open(io.BytesIO(encoded))
+    except UnidentifiedImageError:  # whose text is about our buffer
+        raise ValueError("no image" if encoded else "the file is empty") from None
+    return image.convert("RGB")
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,12 @@ class Listing:
         stamp: index -> a text that changes when the bytes do, had without opening the image.
         decode: encoded bytes -> image of `mode`.
         mode: Pillow's name of the pixel format, "RGB" or "L".
-        superclasses: (classes,) int64 where there is a human-made hierarchy.
+        superclasses: (classes,) int64 from 0, where there is a human-made hierarchy.
         given_trainval: the training classes, where the data set comes split.
+        queries: (n,) bool where test images have roles: True for those that search, False for
+            the gallery that they search in (and for training images). None: every test image
+            searches all others.
+        missing: images that are listed but whose file is not there.
     """
 
     names: tuple[str, ...]
@@ -41,6 +52,8 @@ class Listing:
     mode: str = "RGB"
     superclasses: np.ndarray | None = None
     given_trainval: tuple[int, ...] | None = None
+    queries: np.ndarray | None = None
+    missing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.names) == len(self.labels), "one label per image"
@@ -64,9 +77,157 @@ class Dataset:
         list_images: root folder -> Listing; raises ValueError that says what is missing. The
             root is None for a data set that needs no files.
         needs_root: whether it reads files that the user must supply.
+        expected: published counts, by any of the names "images", "classes", "train_classes",
+            "train_images", "test_images", "query_images", "gallery_images". The training
+            classes are the given ones, or else the first of the listing.
     """
 
     name: str
     summary: str
     list_images: Callable[[Path | None], Listing]
     needs_root: bool = True
+    expected: Mapping[str, int] = field(default_factory=dict)
+
+
+def list_files(
+    names: Sequence[str],
+    paths: Sequence[str],
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    **facts: Any,
+) -> Listing:
+    """A listing of image files; those that are not there are listed as missing.
+
+    Args:
+        names: as in Listing, one per path.
+        paths: of the files on this machine.
+        labels: as in Listing.
+        class_names: as in Listing.
+        facts: other fields of Listing.
+    """
+
+    def read(index: int) -> bytes:
+        return Path(paths[index]).read_bytes()
+
+    def stamp(index: int) -> str:
+        status = os.stat(paths[index])
+        return f"{status.st_size}:{status.st_mtime_ns}"
+
+    return Listing(
+        names=tuple(names),
+        labels=labels.astype(np.int64),
+        class_names=tuple(class_names),
+        read=read,
+        stamp=stamp,
+        missing=_missing(paths),
+        **facts,
+    )
+
+
+def _missing(paths: Sequence[str]) -> tuple[int, ...]:
+    """Positions of paths without a file, by reading each folder once instead of each file."""
+    by_folder: dict[str, list[int]] = defaultdict(list)
+    for position, path in enumerate(paths):
+        by_folder[os.path.dirname(path)].append(position)
+    missing: list[int] = []
+    for folder, positions in by_folder.items():
+        present = files_in(folder)
+        missing += [i for i in positions if os.path.basename(paths[i]) not in present]
+    return tuple(sorted(missing))
+
+
+def files_in(folder: str) -> set[str]:
+    """Names of the files in a folder, none if it is not there; a link counts by its target."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_file()}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+# The files that a data set is recognised by. Each has one or more usual places, by its name.
+Layout = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the files of a data set may lie, and what to tell whoever lacks them.
+
+    Attributes:
+        folders: usual names of its folder.
+        expected: the folder's layout, for people.
+        page: where it is obtained.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    expected: str
+    page: str
+
+    def find(self, root: Path | None, *layouts: Layout) -> dict[str, Path]:
+        """Paths of the files of the first layout that is complete, in root or a folder of it."""
+        if root is None:
+            raise ValueError(
+                f"data set '{self.name}' needs its files: --data-root PATH or HARNESS_DATA=PATH\n"
+                f"{self.advice()}"
+            )
+        if not root.is_dir():
+            raise ValueError(f"data set '{self.name}': no folder at {root}\n{self.advice()}")
+        folders = [root, *(root / name for name in self.folders if (root / name).is_dir())]
+        complaints = []
+        for folder in folders:
+            for layout in layouts:
+                found = {name: _first(folder, places) for name, places in layout.items()}
+                lacking = [name for name, path in found.items() if path is None]
+                if not lacking:
+                    return {name: path for name, path in found.items() if path is not None}
+                complaints.append(f"  in {folder}: no {', no '.join(lacking)}")
+        absent = ", ".join(name for name in self.folders if root / name not in folders)
+        raise ValueError(
+            f"data set '{self.name}' is not in {root}\n"
+            + "\n".join(complaints)
+            + (f"\n  and no folder named {absent}" if absent else "")
+            + f"\n{self.advice()}"
+        )
+
+    def advice(self) -> str:
+        """The layout and where to get it."""
+        layout = "\n".join(f"    {line}" for line in self.expected.strip().splitlines())
+        folders = ", ".join(self.folders)
+        return (
+            f"  PATH is a folder as follows, or one that holds it by a usual name ({folders}):\n"
+            f"{layout}\n  to get it: {self.page}"
+        )
+
+
+def _first(folder: Path, places: Sequence[str]) -> Path | None:
+    return next((folder / place for place in places if (folder / place).exists()), None)
+
+
+def read_rows(path: Path, columns: Mapping[str, type], skip: int = 0) -> list[tuple[Any, ...]]:
+    """Rows of a text table with blanks between columns, each column of its type.
+
+    Args:
+        path: of the file.
+        columns: type by name; the names are for the message about a wrong line.
+        skip: heading lines.
+    """
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if number <= skip or not line.strip():
+            continue
+        try:
+            words = zip(columns.values(), line.split(), strict=True)
+            rows.append(tuple(kind(word) for kind, word in words))
+        except ValueError:
+            raise ValueError(
+                f"{path}, line {number}: expected {' '.join(columns)}, got {line.strip()!r}"
+            ) from None
+    if not rows:
+        raise ValueError(f"{path} lists nothing; expected lines of {' '.join(columns)}")
+    return rows
+
+
+def superclasses_of(words: Sequence[Any]) -> np.ndarray:
+    """(classes,) superclasses from one word or number per class, in their order."""
+    return np.unique(np.array(words), return_inverse=True)[1].astype(np.int64)

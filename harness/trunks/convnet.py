@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 from torch import Tensor, nn
 
 from harness.trunks.trunk import Trunk
+from harness.trunks.weights import load_into
 
 WIDTHS = (16, 32, 64)
 
@@ -36,13 +38,19 @@ class ConvNet(nn.Module):
         return features
 
 
+def convnet(channels: int, file: Path | None) -> ConvNet:
+    network = ConvNet(channels)
+    if file is not None:
+        load_into(network, file)
+    return network
+
+
 TRUNKS = (
     Trunk(
         "convnet",
         "three layers, 16-32-64 channels, from scratch",
-        ConvNet,
+        convnet,
         channels=None,
-        pretrained=False,
         mean=(0.5,),
         std=(0.5,),
     ),

@@ -1,12 +1,17 @@
-"""Trunk: a network from images to features, and how it wants its pixels."""
+"""Trunk: a network from images to features, its weights, and how it wants its pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from harness.trunks.weights import DIGITS, Weights, digest_of_file, given_file
+
+RANDOM = "none"  # choice of weights, and fingerprint, of random initialisation
 
 
 @dataclass(frozen=True)
@@ -14,23 +19,48 @@ class Trunk:
     """One name of `--trunk`.
 
     Attributes:
-        build: number of input channels -> module that maps normalised images to (n, features,
-            height, width) and has `out_features`.
+        network: (number of input channels, file of weights or None for random ones) -> module
+            that maps normalised images to (n, features, height, width) and has `out_features`.
+        own_weights: those it starts from unless told otherwise; None if it starts from random.
         channels: input channels it needs, or None to take what the data set has.
-        pretrained: whether its weights come from another data set.
+        check_side: raises ValueError for a side of images, in pixels, that it cannot take.
         mean, std: of pixels scaled to 0..`scale`, one value or one per channel.
         bgr: whether channels are reversed.
     """
 
     name: str
     summary: str
-    build: Callable[[int], nn.Module]
+    network: Callable[[int, Path | None], nn.Module]
+    own_weights: Weights | None = None
     channels: int | None = 3
-    pretrained: bool = True
+    check_side: Callable[[int], None] = lambda side: None
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     scale: float = 1.0
     bgr: bool = False
+
+    def build(self, channels: int, weights: str = "") -> nn.Module:
+        """The network with its own weights (""), random ones ("none") or those of a file."""
+        return self.network(channels, self._file(weights))
+
+    def fingerprint(self, weights: str = "") -> str:
+        """First digits of the SHA-256 of the file that `build` loads, or "none"."""
+        file = self._file(weights)
+        return RANDOM if file is None else digest_of_file(file)[:DIGITS]
+
+    def label(self, weights: str = "") -> str:
+        """Name in results; weights that are not its own are part of it."""
+        if not weights:
+            return self.name
+        own = self.own_weights.sha256[:DIGITS] if self.own_weights else RANDOM
+        found = self.fingerprint(weights)
+        # Its own file given by hand is still its own.
+        return self.name if own and found.startswith(own) else f"{self.name}@{found[:8]}"
+
+    def _file(self, weights: str) -> Path | None:
+        if weights:
+            return None if weights == RANDOM else given_file(weights)
+        return self.own_weights.find() if self.own_weights else None
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 images on the device of training -> what the network takes."""
@@ -42,3 +72,17 @@ class Trunk:
         mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
         return (pixels - mean) / std
+
+
+@dataclass(frozen=True)
+class TrunkFamily:
+    """Trunks that are found by name when they are asked for.
+
+    Attributes:
+        name: as it is listed, such as `timm:NAME`.
+        member: what stands in the place of NAME -> its trunk; ValueError if there is none.
+    """
+
+    name: str
+    summary: str
+    member: Callable[[str], Trunk]

@@ -1,0 +1,62 @@
+"""`harness dashboard`: optuna-dashboard on the storage of a search."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import Dataset, Loss, Protocol, RunsDir, Storage, Trunk, read_values
+from harness.cli.show import Studies, nothing_found
+from harness.errors import HarnessError
+
+
+def dashboard(
+    studies: Studies = None,
+    loss: Loss = None,
+    dataset: Dataset = None,
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
+) -> None:
+    """Look at a search in the browser, also while it runs.
+
+    harness dashboard proxyanchor --dataset glyphs
+    """
+    values = read_values(None, None, locals())
+    try:
+        from optuna_dashboard import run_server
+    except ImportError:
+        raise HarnessError(
+            "optuna-dashboard is not installed; pip install 'metric-harness[dashboard]'"
+        ) from None
+    from harness.searches import find_searches
+
+    wanted = [*(loss or []), *(studies or [])]
+    found = list(find_searches(wanted, values))
+    if not found:
+        raise HarnessError(nothing_found(wanted))
+    # A database shows all of its studies; a journal holds but one.
+    places = {one.config.storage or str(one.folder): one for one in found}
+    if len(places) > 1:
+        listed = "".join(f"\n  {one.folder}" for one in places.values())
+        raise HarnessError(f"which of these? Name one:{listed}")
+    opened = found[0].storage()
+    _check_free(host, port)
+    print(f"http://{host}:{port}/ shows {opened.place}; Ctrl-C ends it", flush=True)
+    run_server(opened.optuna, host=host, port=port)
+
+
+def _check_free(host: str, port: int) -> None:
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HarnessError(
+            f"cannot listen on {host}:{port} ({reason}); give another --port"
+        ) from None

@@ -1,0 +1,142 @@
+"""`harness data`: look after the files of data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import (
+    AllowMissing,
+    CacheDir,
+    DataRoot,
+    Device,
+    Protocol,
+    Trunk,
+    Weights,
+    progress,
+    read_values,
+)
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.data_check import Duplicates, Report
+
+FEW = 3  # examples of what is only counted
+MANY = 20  # of what somebody may have to mend
+
+data = typer.Typer(no_args_is_help=True, help="Check the files of a data set, or decode them.")
+
+
+@data.command()
+def check(
+    dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
+    data_root: DataRoot = None,
+) -> None:
+    """Counts, missing and broken files, odd formats, duplicates, and a checksum.
+
+    Every image is opened, of test classes too, but nothing is trained or scored.
+
+    Exit code 2 if a file is missing or broken or a count is not the published one.
+
+    harness data check cub --data-root ~/data
+    """
+    from harness.config import RunConfig
+    from harness.data_check import check as run_check
+
+    with progress(verbose=False) as listener:
+        report = run_check(dataset, data_root or RunConfig().data_root, listener)
+    _print_report(report)
+    if not report.usable:
+        raise HarnessError("\n".join(_complaints(report)))
+    print("usable")
+
+
+@data.command()
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    weights: Weights = None,
+    data_root: DataRoot = None,
+    allow_missing: AllowMissing = None,
+    cache_dir: CacheDir = None,
+    device: Device = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="The test classes too, which only eval needs.")
+    ] = False,
+) -> None:
+    """Decode the images once, as search would; under frozen, let the trunk encode them too.
+
+    harness data prepare cub --data-root ~/data
+    """
+    values = read_values(None, None, locals())
+    from harness.config import RunConfig
+    from harness.experiment import build_benchmark
+
+    benchmark = build_benchmark(RunConfig().updated(values))
+    parts = ["trainval", "test"] if test else ["trainval"]
+    with progress(verbose=False) as listener:
+        sources = {part: benchmark.open_part(part, listener) for part in parts}
+    for part, source in sources.items():
+        absent = benchmark.absent(part, source)
+        without = f", {absent:,} missing or broken" if absent else ""
+        print(f"{part}: {len(source.indices):,} images{without}, fingerprint {source.fingerprint}")
+    print(f"files: {benchmark.cache}")
+
+
+def _print_report(report: Report) -> None:
+    print(f"{report.dataset}:")
+    for name, count in report.counts.items():
+        published = report.expected.get(name)
+        verdict = "" if published is None else "as published"
+        if name in report.wrong_counts:
+            verdict = f"WRONG, published: {published:,}"
+        print(f"  {name.replace('_', ' '):<15} {count:>9,}  {verdict}".rstrip())
+    (small, least), (large, most) = report.smallest, report.largest
+    print(f"  images per class: {least:,} ({small}) to {most:,} ({large})")
+    if report.superclasses:
+        print(f"  superclasses: {report.superclasses}")
+    print(f"  missing files: {_few(report.missing)}")
+    print(f"  broken files: {_few([name for name, _ in report.broken])}")
+    for kind, names in report.kinds.items():
+        print(f"  {kind} images: {_few(names)}")
+    _print_duplicates("the same file twice", report.same_files)
+    _print_duplicates("the same picture twice, perhaps encoded anew", report.same_pictures)
+    print(f"  sha256 of names, labels and files: {report.checksum}")
+
+
+def _print_duplicates(title: str, found: Duplicates) -> None:
+    if not found.groups:
+        print(f"  {title}: none")
+        return
+    print(
+        f"  {title}: {len(found.groups):,}; across classes: {found.across_classes:,}; "
+        f"across training and test: {found.across_split:,}"
+    )
+    for group in found.groups[:MANY]:
+        print(f"    {' = '.join(group)}")
+    if len(found.groups) > MANY:
+        print(f"    and {len(found.groups) - MANY:,} more")
+
+
+def _few(names: Sequence[str]) -> str:
+    """How many, and the first of them."""
+    if not names:
+        return "none"
+    more = ", ..." if len(names) > FEW else ""
+    return f"{len(names):,} ({', '.join(names[:FEW])}{more})"
+
+
+def _complaints(report: Report) -> list[str]:
+    lines = [f"data set '{report.dataset}' is not usable as it is"]
+    for name, (found, published) in report.wrong_counts.items():
+        lines.append(f"  {name.replace('_', ' ')}: {found:,} instead of {published:,}")
+    lines += [f"  missing: {name}" for name in report.missing[:MANY]]
+    lines += [f"  broken: {name}: {problem}" for name, problem in report.broken[:MANY]]
+    untold = max(len(report.missing) - MANY, 0) + max(len(report.broken) - MANY, 0)
+    if untold:
+        lines.append(f"  and {untold:,} more files")
+    lines.append("  get it again where files are missing or broken, then repeat this check")
+    return lines

@@ -1,0 +1,105 @@
+"""`harness show`: what a search has found so far."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import Dataset, Loss, Protocol, RunsDir, Storage, Trunk, read_values
+from harness.cli.wording import short, spell
+from harness.display import spell_seconds
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.summary import SearchSummary
+
+BARS = "▁▂▃▄▅▆▇█"
+
+Studies = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[STUDY]...", help="Losses, or folders of searches. [default: all]"),
+]
+
+
+def show(
+    studies: Studies = None,
+    loss: Loss = None,
+    dataset: Dataset = None,
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Best parameters, what matters, how the search went; also while it runs.
+
+    harness show proxyanchor --dataset glyphs
+    """
+    values = read_values(None, None, locals())
+    from harness.searches import find_searches
+    from harness.summary import summarize
+
+    wanted = [*(loss or []), *(studies or [])]
+    found = list(find_searches(wanted, values))
+    if not found:
+        raise HarnessError(nothing_found(wanted))
+    for one in found:
+        study = one.study()
+        print(f"{one.folder}")
+        try:
+            print_summary(summarize(study))
+        except HarnessError as error:  # the others may have more to show
+            print(f"  {error}")
+
+
+def nothing_found(wanted: list[str]) -> str:
+    names = " ".join(wanted) or "NAME"
+    return f"no such search here; start it with harness search --loss {names}, or give --runs-dir"
+
+
+def print_summary(summary: SearchSummary) -> None:
+    print(f"{summary.method}: {_counts(summary)}")
+    metric = summary.metric.replace("_at_", "@")
+    print(f"  best validation {metric} {summary.best_score:.4f} (trial {summary.best_trial + 1})")
+    folds = " ".join(f"{score:.4f}" for score in summary.fold_scores)
+    print(f"  folds: {folds}, standard deviation {summary.fold_spread:.4f}")
+    print(f"  params: {spell(summary.best_params)}")
+    for name, end in summary.on_bound.items():
+        value = short(summary.best_params[name])
+        print(f"  note: {name}={value} lies on the {end} end of its range; consider a wider one")
+    if summary.importance:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.importance.items())
+        print(f"  importance: {shares}")
+    print(f"  best so far: {_curve(summary)}")
+    print(f"  time: {_times(summary.trial_seconds)}")
+    for reason in sorted(set(summary.reasons)):
+        print(f"  failed {summary.reasons.count(reason)} times: {reason}")
+
+
+def _counts(summary: SearchSummary) -> str:
+    parts = [f"{summary.trials} trials", f"{summary.failed} failed"]
+    if summary.pruned:
+        parts.append(f"{summary.pruned} pruned")
+    if summary.repeated:
+        parts.append(f"{summary.repeated} repeated")
+    return ", ".join(parts)
+
+
+def _curve(summary: SearchSummary) -> str:
+    """A bar per trial, as high as the best up to then, and the steps with their trials."""
+    scores = dict(summary.curve)
+    first, last = summary.curve[0][1], summary.curve[-1][1]
+    best, bars = first, ""
+    for trial in range(summary.curve[0][0], summary.trials):
+        best = scores.get(trial, best)
+        share = (best - first) / (last - first) if last > first else 1.0
+        bars += BARS[round(share * (len(BARS) - 1))]
+    steps = ", ".join(f"{score:.4f} ({trial + 1})" for trial, score in summary.curve[-4:])
+    return f"{bars} {steps}"
+
+
+def _times(seconds: tuple[float, ...]) -> str:
+    middle = spell_seconds(statistics.median(seconds))
+    ends = f"{spell_seconds(min(seconds))} to {spell_seconds(max(seconds))}"
+    return f"{middle} per trial ({ends}), {spell_seconds(sum(seconds))} in all"

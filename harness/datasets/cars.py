@@ -1,0 +1,132 @@
+"""Cars196 (Krause et al. 2013): 196 models of cars, in the order of their ids.
+
+Its two layouts give the same images other names and another order. Within a class we order them by
+what both layouts know, part and bounding box, so that an index is the same picture in both. One
+pair of images shares even that, and may be swapped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.io import loadmat
+
+from harness.datasets.listing import Dataset, Listing, Source, list_files, superclasses_of
+
+SOURCE = Source(
+    name="cars",
+    folders=("cars196", "CARS196", "stanford_cars", "cars"),
+    expected="""
+car_ims/000001.jpg and 16,184 more
+cars_annos.mat
+  or, as the development kit has it (its .mat files here, in devkit/ or in car_devkit/devkit/):
+cars_train/00001.jpg and 8,143 more
+cars_test/00001.jpg and 8,040 more
+cars_train_annos.mat
+cars_test_annos_withlabels.mat  (cars_test_annos.mat has no classes)
+cars_meta.mat
+""",
+    page="Stanford Cars, https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
+)
+
+
+def _in_devkit(name: str) -> tuple[str, ...]:
+    return name, f"devkit/{name}", f"car_devkit/devkit/{name}"
+
+
+ANNOS, TRAIN_ANNOS = "cars_annos.mat", "cars_train_annos.mat"
+TEST_ANNOS, META = "cars_test_annos_withlabels.mat", "cars_meta.mat"
+# Archives are often unpacked into a folder of their own name.
+FLAT = {"car_ims": ("car_ims/car_ims", "car_ims"), ANNOS: _in_devkit(ANNOS)}
+DEVKIT = {
+    "cars_train": ("cars_train/cars_train", "cars_train"),
+    "cars_test": ("cars_test/cars_test", "cars_test"),
+    TRAIN_ANNOS: _in_devkit(TRAIN_ANNOS),
+    TEST_ANNOS: _in_devkit(TEST_ANNOS),
+    META: (*_in_devkit(META), *_in_devkit(ANNOS)),  # either has the names of the classes
+}
+BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
+BODIES = ("Cab", "Convertible", "Coupe", "Hatchback", "Minivan", "SUV", "Sedan", "Van", "Wagon")
+
+
+class Car(NamedTuple):
+    """One annotated image; cars sort into the order of the listing."""
+
+    class_id: int
+    test: int
+    box: tuple[int, ...]
+    name: str
+    path: str
+
+
+def list_images(root: Path | None) -> Listing:
+    files = SOURCE.find(root, FLAT, DEVKIT)
+    if "car_ims" in files:
+        cars = _cars(files[ANNOS], "relative_im_path", files["car_ims"])
+        titles = _read(files[ANNOS], "class_names")
+    else:
+        cars = _cars(files[TRAIN_ANNOS], "fname", files["cars_train"], test=0)
+        cars += _cars(files[TEST_ANNOS], "fname", files["cars_test"], test=1)
+        titles = _read(files[META], "class_names")
+    cars.sort()
+    class_ids, labels = np.unique([car.class_id for car in cars], return_inverse=True)
+    if class_ids[-1] > len(titles):
+        raise ValueError(f"class {class_ids[-1]} has no name: the file has {len(titles)} names")
+    class_names = [str(titles[class_id - 1]) for class_id in class_ids]
+    return list_files(
+        [car.name for car in cars],
+        [car.path for car in cars],
+        labels,
+        class_names,
+        superclasses=superclasses_of([body_of(name) for name in class_names]),
+    )
+
+
+def body_of(class_name: str) -> str:
+    """The last body type in a name (Crew Cab and SuperCab are Cab), or "other" without one."""
+    words = ["Cab" if word.endswith("Cab") else word for word in class_name.split()]
+    return next((word for word in reversed(words) if word in BODIES), "other")
+
+
+def _cars(path: Path, key: str, folder: Path, test: int | None = None) -> list[Car]:
+    """The images annotated in a file; `key` is its field of file names."""
+    annotations = _read(path, "annotations")
+    for field in (key, "class", *BOX, *(["test"] if test is None else [])):
+        if field not in (annotations.dtype.names or ()):
+            raise ValueError(f"{path}: its annotations have no '{field}'\n{SOURCE.advice()}")
+    cars = []
+    for row in annotations:
+        file = str(row[key]).rsplit("/", 1)[-1]
+        part = int(row["test"]) if test is None else test
+        box = tuple(int(row[side]) for side in BOX)
+        name = f"{folder.name}/{file}"
+        cars.append(Car(int(row["class"]), part, box, name, f"{folder}/{file}"))
+    return cars
+
+
+def _read(path: Path, variable: str) -> Any:
+    try:
+        content = loadmat(path, squeeze_me=True, variable_names=[variable])
+    except Exception as error:  # scipy lets out whatever a damaged file makes it stumble over
+        raise ValueError(f"{path} is no MATLAB file that can be read: {error}") from None
+    if variable not in content:
+        raise ValueError(f"{path} holds no '{variable}'\n{SOURCE.advice()}")
+    return np.atleast_1d(content[variable])
+
+
+DATASETS = (
+    Dataset(
+        "cars",
+        "Cars196: 196 models of cars",
+        list_images,
+        expected={
+            "images": 16185,
+            "classes": 196,
+            "train_classes": 98,
+            "train_images": 8054,
+            "test_images": 8131,
+        },
+    ),
+)

@@ -1,0 +1,101 @@
+"""iNaturalist 2018 (Van Horn et al. 2018): 8,142 species, in the order of their ids.
+
+The split by classes is that of Brown et al. 2020 (Smooth-AP), two lists of images. Superclasses
+are the super-categories, which are folders: Plantae, Aves, ...
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from harness.datasets.listing import Dataset, Listing, Source, list_files, superclasses_of
+
+SOURCE = Source(
+    name="inaturalist",
+    folders=("inaturalist", "Inaturalist", "iNaturalist2018", "inat2018"),
+    expected="""
+train_val2018/<super-category>/<category id>/<image>.jpg, 461,939 of them
+Inat_dataset_splits/Inaturalist_train_set1.txt  (beside train_val2018/ too)
+Inat_dataset_splits/Inaturalist_test_set1.txt
+  one path per line, from train_val2018/ on; no category is in both. Or the same as .json:
+  a list of paths, or the set's own form {"images": [{"file_name": path}, ...]}
+""",
+    page=(
+        "train_val2018.tar.gz, https://github.com/visipedia/inat_comp/tree/master/2018; the lists "
+        "with Smooth-AP, https://www.robots.ox.ac.uk/~vgg/research/smooth-ap/"
+    ),
+)
+
+
+def _places(part: str) -> tuple[str, ...]:
+    files = (f"Inaturalist_{part}_set1.txt", f"Inaturalist_{part}_set1.json")
+    return tuple(f"{folder}{file}" for folder in ("Inat_dataset_splits/", "") for file in files)
+
+
+IMAGES = "train_val2018"
+TRAIN, TEST = "Inaturalist_train_set1.txt", "Inaturalist_test_set1.txt"
+FILES = {IMAGES: (IMAGES,), TRAIN: _places("train"), TEST: _places("test")}
+
+
+def list_images(root: Path | None) -> Listing:
+    files = SOURCE.find(root, FILES)
+    parts = [_read_paths(files[name]) for name in (TRAIN, TEST)]
+    names = [path for part in parts for path in part]
+    categories = np.array([int(path.split("/")[2]) for path in names])
+    _, first, labels = np.unique(categories, return_index=True, return_inverse=True)
+    train, test = np.unique(labels[: len(parts[0])]), np.unique(labels[len(parts[0]) :])
+    both = np.intersect1d(train, test)
+    if len(both):
+        raise ValueError(
+            f"category {categories[first[both[0]]]} is in {files[TRAIN]} and in {files[TEST]}; "
+            "training and test must share none"
+        )
+    return list_files(
+        names,
+        [f"{files[IMAGES].parent}/{name}" for name in names],
+        labels,
+        ["/".join(names[i].split("/")[1:3]) for i in first],
+        superclasses=superclasses_of([names[i].split("/")[1] for i in first]),
+        given_trainval=tuple(train.tolist()),
+    )
+
+
+def _read_paths(path: Path) -> list[str]:
+    """Image paths in a list, `train_val2018/<super-category>/<category id>/<file>` each."""
+    try:
+        if path.suffix == ".json":
+            content = json.loads(path.read_text())
+            entries = content["images"] if isinstance(content, dict) else content
+            paths = [entry if isinstance(entry, str) else entry["file_name"] for entry in entries]
+        else:
+            paths = path.read_text().split()
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is no list of image paths\n{SOURCE.advice()}") from None
+    for entry in paths:
+        parts = entry.split("/")
+        if len(parts) != 4 or parts[0] != IMAGES or not parts[2].isdigit():
+            raise ValueError(
+                f"{path}: expected {IMAGES}/<super-category>/<category id>/<image>, got {entry!r}"
+            )
+    if not paths:
+        raise ValueError(f"{path} lists no images")
+    return paths
+
+
+DATASETS = (
+    Dataset(
+        "inaturalist",
+        "iNaturalist 2018: 8,142 species",
+        list_images,
+        expected={
+            "images": 461939,
+            "classes": 8142,
+            "train_classes": 5690,
+            "train_images": 325846,
+            "test_images": 136093,
+        },
+    ),
+)

@@ -1,0 +1,191 @@
+"""Any network of timm, as `timm:NAME`, up to its last features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from harness.trunks.trunk import Trunk, TrunkFamily
+from harness.trunks.weights import Download, unfit
+
+if TYPE_CHECKING:
+    from timm.models import PretrainedCfg
+
+
+class TimmFeatures(nn.Module):
+    """Feature maps as they are; tokens as a map of one column."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.out_features: int = network.num_features
+        self.channels_last = getattr(network, "output_fmt", "NCHW") == "NHWC"
+        self.class_token = getattr(network, "global_pool", "") == "token"
+        self.prefix: int = getattr(network, "num_prefix_tokens", 0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(n, 3, side, side) -> (n, features, height, width); of tokens (n, features, tokens, 1).
+
+        A network that classifies by its class token gives that token alone, others none but
+        those of image patches.
+        """
+        features = self.network.forward_features(images)
+        if features.dim() == 4:
+            return features.permute(0, 3, 1, 2) if self.channels_last else features
+        tokens = features[:, :1] if self.class_token else features[:, self.prefix :]
+        return tokens.transpose(1, 2).unsqueeze(3)
+
+
+@dataclass(frozen=True)
+class HubWeights:
+    """Weights that timm keeps on the Hugging Face hub, in the cache that the hub's client keeps."""
+
+    model: str
+    repository: str
+    files: tuple[str, ...]
+    sha256 = ""  # the hub may replace a file
+
+    def find(self) -> Path:
+        return _fetched(self)
+
+
+@cache
+def _fetched(weights: HubWeights) -> Path:
+    """The first of the files that is in the cache or, failing that, on the hub."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    repository, _, revision = weights.repository.partition("@")
+    where: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
+    for name in weights.files:
+        cached = try_to_load_from_cache(filename=name, **where)
+        if isinstance(cached, str):
+            return Path(cached)
+    for name in weights.files:
+        try:
+            return Path(hf_hub_download(filename=name, **where))
+        except LocalEntryNotFoundError as error:  # what it says when there is no network
+            raise _unreachable(weights, error) from None
+        except EntryNotFoundError:
+            continue
+        except Exception as error:  # of whatever library it reaches the network with
+            raise _unreachable(weights, error) from None
+    raise _unreachable(weights, "the file is not there")
+
+
+def _unreachable(weights: HubWeights, reason: object) -> ValueError:
+    repository = weights.repository.partition("@")[0]
+    return ValueError(
+        f"cannot download the weights of timm:{weights.model}: {str(reason).splitlines()[0]}\n"
+        f"  file: {' or '.join(weights.files)} (its page there states the SHA-256)\n"
+        f"  from: https://huggingface.co/{repository}\n"
+        "  fetch it by hand and give --weights PATH, or none for random weights"
+    )
+
+
+@dataclass(frozen=True)
+class NoWeights:
+    """Of a network that timm has no weights for: a choice must be made."""
+
+    model: str
+    sha256 = ""
+
+    def find(self) -> Path:
+        raise ValueError(
+            f"timm has no pretrained weights for {self.model}; give --weights PATH, or none to "
+            "start from random ones"
+        )
+
+
+def build(channels: int, file: Path | None, name: str, options: Mapping[str, Any]) -> TimmFeatures:
+    import timm
+
+    network: Any
+    if file is None:
+        network = timm.create_model(name, in_chans=channels, **options)
+    else:
+        # With its classifier: without, timm takes any file for one that fits.
+        try:
+            network = timm.create_model(
+                name,
+                pretrained=True,
+                in_chans=channels,
+                pretrained_cfg_overlay={"file": str(file), "source": ""},
+                **options,
+            )
+        except Exception as error:  # of timm's loaders, and of its filters for foreign names
+            reason = " ".join((str(error) or type(error).__name__).splitlines()[:2])
+            raise unfit(file, f"does not fit timm:{name}: {reason[:300]}") from error
+    network.reset_classifier(0)
+    return TimmFeatures(network)
+
+
+def member(spec: str) -> Trunk:
+    """The trunk `timm:NAME`, or `timm:NAME:SIDE` to fit a vision transformer to other images."""
+    name, colon, given = spec.partition(":")
+    settings = _settings(name)
+    side = settings.input_size[-1] if settings.fixed_input_size else None
+    options = {}
+    if colon:
+        if side is None:
+            raise ValueError(f"timm:{name} takes images of any size; leave out ':{given}'")
+        if not (given.isdecimal() and int(given) > 0):
+            raise ValueError(f"'timm:{spec}' does not read as timm:NAME:SIDE, SIDE in pixels")
+        side = options["img_size"] = int(given)
+    return Trunk(
+        f"timm:{spec}",
+        f"{name} of timm",
+        partial(build, name=name, options=options),
+        _own_weights(name, settings),
+        check_side=partial(_check_side, name=name, only=side),
+        mean=tuple(settings.mean),
+        std=tuple(settings.std),
+    )
+
+
+def _settings(name: str) -> PretrainedCfg:
+    import timm
+
+    if not timm.is_model(name):
+        known = timm.list_models()
+        near = get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        raise ValueError(
+            f"timm has no model named '{name}'.{hint}\n"
+            f"  timm.list_models() lists the {len(known)} that it has"
+        )
+    try:
+        settings = timm.get_pretrained_cfg(name, allow_unregistered=False)
+    except RuntimeError as error:  # a wrong tag behind the name
+        tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*"))
+        raise ValueError(f"{error}\n  known: {tags}") from None
+    assert settings is not None
+    return settings
+
+
+def _check_side(side: int, name: str, only: int | None) -> None:
+    if only not in (None, side):
+        raise ValueError(
+            f"trunk timm:{name} takes images of {only} px only, not of {side}\n"
+            f"  give --trunk timm:{name}:{side} to resample its positions, or a protocol with "
+            f"+crop={only}"
+        )
+
+
+def _own_weights(name: str, settings: PretrainedCfg) -> HubWeights | Download | NoWeights:
+    if settings.hf_hub_id:
+        names = ("model.safetensors", "pytorch_model.bin")
+        files = (settings.hf_hub_filename,) if settings.hf_hub_filename else names
+        return HubWeights(name, settings.hf_hub_id, files)
+    if settings.url and isinstance(settings.url, str):
+        return Download(settings.url, "")
+    return NoWeights(name)
+
+
+TRUNKS = (TrunkFamily("timm:NAME", "any model of timm, with its weights", member),)

@@ -1,0 +1,32 @@
+"""The frozen track: the reality check's splits and tables, on features computed once.
+
+A search takes minutes on two CPU cores: for foundation trunks, and for people without a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocols.mlrc import GLYPHS, MLRC
+
+# How images are seen there; training is the same for all data sets.
+IMAGES = ("trunk", "resize", "crop")
+
+FROZEN = replace(
+    MLRC,
+    name="frozen",
+    summary="the same on frozen features: only head and loss train, with Adam",
+    frozen=True,
+    optimizer="adam",
+    lr=1e-3,
+    search_head_lr=(1e-5, 1e-2),
+    validate_every=100,
+    patience=10,
+    max_steps=5000,
+    datasets={
+        "inshop": {"folds": "balanced"},
+        "glyphs": {field: GLYPHS[field] for field in IMAGES},
+    },
+)
+
+PROTOCOLS = (FROZEN,)
