@@ -93,10 +93,12 @@ class Study:
     def best(self) -> FrozenTrial | None:
         return best_of(self._trials())
 
+    def completed(self) -> list[FrozenTrial]:
+        return [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+
     def fold_scores(self) -> list[list[float]]:
         """Of every complete trial."""
-        complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
-        return [trial.user_attrs["folds"] for trial in complete]
+        return [trial.user_attrs["folds"] for trial in self.completed()]
 
     def params_of(self, searched: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters of a trial: those it searched and those that are fixed."""
@@ -266,13 +268,18 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
     return [summarize(study.optuna) for study in studies]
 
 
-def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
-    """Everything that can be wrong with a search is found here, before any training."""
+def check(config: RunConfig) -> tuple[Experiment, Storage]:
+    """Everything that can be wrong with a search on whatever machine is found here, at once."""
     experiment = build_experiment(config)
-    worker_count(config, experiment.protocol.threads, units=1)
     sampler_of(experiment)
     check_writable(experiment.runs)
-    storage = storage_of(experiment)
+    return experiment, storage_of(experiment)
+
+
+def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
+    """Everything that can be wrong with a search here is found here, before any training."""
+    worker_count(config, threads=1, units=1)
+    experiment, storage = check(config)
     experiment.open_part("trainval", listener)
     study = Study(experiment, storage)
     write_text(study.folder / CONFIG, config.to_yaml())

@@ -37,7 +37,10 @@ def worker_count(config: RunConfig, threads: int, units: int) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limit = gpus or max(1, (cores or 1) // threads)
     if gpus and config.workers > gpus:
-        raise HarnessError(f"--workers {config.workers} is more than the {gpus} GPU(s) here")
+        raise HarnessError(
+            f"--workers {config.workers} is more than the {gpus} GPU(s) here; give at most {gpus}, "
+            "or --device cpu"
+        )
     return max(1, min(config.workers or limit, units))
 
 

@@ -169,8 +169,8 @@ def test_a_full_disk_stops_the_search_and_is_no_failure_of_a_trial(
 def test_what_is_the_fault_of_no_trial(number: int, trouble: bool) -> None:
     error = OSError(number, os.strerror(number), "somewhere")
     assert files.is_disk_trouble(error) == trouble
-    expected = HarnessError if trouble else OSError
-    with pytest.raises(expected, match="somewhere"), files.naming_disk_trouble():
+    expected = pytest.raises(HarnessError if trouble else OSError, match="somewhere")
+    with expected, files.naming_disk_trouble():
         raise error
 
 

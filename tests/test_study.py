@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import optuna
 import pytest
-from conftest import QUICK
+from conftest import FOLDER, QUICK
 from filelock import FileLock
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
@@ -224,6 +225,17 @@ def test_edited_bounds_are_refused(
     monkeypatch.setattr(Experiment, "space", wider)
     with pytest.raises(HarnessError, match=r"space\.margin\.attributes\.high: 0\.5 there, 0\.9"):
         search([config.updated({"trials": 2})])
+
+
+def test_another_version_of_the_data_is_refused(
+    config: RunConfig, objective: SimpleNamespace, image_folder: Path
+) -> None:
+    pictures = {"dataset": f"folder:{image_folder}", "protocol": FOLDER, "trunk": "convnet"}
+    search([config.updated({**pictures, "trials": 1})])
+    changed = image_folder / "class_00" / "0.png"
+    changed.write_bytes((image_folder / "class_01" / "0.png").read_bytes())
+    with pytest.raises(HarnessError, match=r"data_fingerprint: \w+ there, \w+ here"):
+        search([config.updated({**pictures, "trials": 2})])
 
 
 def test_an_optimum_on_a_bound_is_flagged(config: RunConfig, objective: SimpleNamespace) -> None:

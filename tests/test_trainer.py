@@ -357,3 +357,19 @@ def test_checkpoints_take_but_a_small_share_of_a_short_run(
     monkeypatch.setattr(Trainer, "_save", lambda self, path: (saved.append(path), save(self, path)))
     make_trainer([0.1] * 6, max_steps=12, validate_every=2, patience=9).fit(tmp_path / "c", seed=0)
     assert saved == [tmp_path / "c"]
+
+
+def test_a_run_that_is_asked_to_stop_keeps_all_it_has_done(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.trainer.CHECKPOINT_SHARE", 1e-9)  # none but the first is due
+
+    def stop(progress: Any) -> None:
+        if progress.step == 6:
+            raise KeyboardInterrupt
+
+    trainer = make_trainer(max_steps=12, validate_every=2)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(tmp_path / "c.pt", seed=0, report=stop)
+    kept = torch.load(tmp_path / "c.pt", weights_only=False)
+    assert kept["progress"]["step"] == 6

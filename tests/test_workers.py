@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from harness.config import RunConfig
 from harness.device import choose_device
 from harness.errors import HarnessError
 from harness.progress import Event, Listener
+from harness.study import search
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -31,8 +33,20 @@ def test_one_worker_per_gpu_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None
     assert workers.worker_count(RunConfig(), threads=1, units=1000) == 4
     assert workers._device_of("auto", 2) == "cuda:2"
     assert workers._device_of("cuda:1", 0) == "cuda:1"
-    with pytest.raises(HarnessError, match=r"--workers 5 is more than the 4 GPU\(s\) here"):
+    with pytest.raises(
+        HarnessError, match=r"--workers 5 is more than the 4 GPU\(s\) here; give at"
+    ):
         workers.worker_count(RunConfig(workers=5), threads=1, units=1000)
+
+
+def test_too_many_workers_are_refused_before_any_work(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(HarnessError, match="--workers 2 is more than the 1 GPU"):
+        search([config.updated({"workers": 2, "device": "cuda"})])
+    assert not Path(config.runs_dir).exists()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from harness.cli.merge import merge
 from harness.cli.published import tables
 from harness.cli.search import search
 from harness.cli.show import show
+from harness.cli.submit import submit
 from harness.cli.train import train
 from harness.errors import HarnessError
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     help="Is that metric learning loss really better? A fair search, then a test on new classes.",
 )
 app.command()(search)
+app.command()(submit)
 app.command("eval")(evaluate)
 app.command()(leaderboard)
 app.command()(compare)

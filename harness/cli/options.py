@@ -32,6 +32,9 @@ TrunkLr = Annotated[
 Trials = Annotated[int | None, typer.Option(help="Default: the protocol's, 50.")]
 Reproductions = Annotated[int | None, typer.Option(help="Default: the protocol's, 10.")]
 Sampler = Annotated[str | None, typer.Option(help="gp, tpe, random or grid.")]
+Prune = Annotated[
+    bool, typer.Option("--prune", help="Stop hopeless trials early: PROTOCOL+prune=true.")
+]
 Preset = Annotated[str | None, typer.Option(help="Whose published parameters come first.")]
 Seed = Annotated[int | None, typer.Option(help="Of the search and of every run in it.")]
 Workers = Annotated[
@@ -94,6 +97,16 @@ def read_configs(values: dict[str, Any], losses: list[str]) -> list[RunConfig]:
 
     config = RunConfig().updated(values)
     return [config.updated({"loss": loss}) for loss in losses] or [config]
+
+
+def read_search_configs(
+    config: Path | None, assignments: list[str] | None, flags: dict[str, Any], losses: list[str]
+) -> list[RunConfig]:
+    """One config for each loss to search; pruning is in the name of the protocol."""
+    configs = read_configs(read_values(config, assignments, flags), losses)
+    if flags["prune"]:
+        configs = [one.updated({"protocol": f"{one.protocol}+prune=true"}) for one in configs]
+    return configs
 
 
 @contextmanager

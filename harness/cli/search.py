@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from harness.cli.options import (
     AllowMissing,
     Cache,
@@ -18,6 +14,7 @@ from harness.cli.options import (
     MoreLosses,
     Preset,
     Protocol,
+    Prune,
     RunsDir,
     Sampler,
     Seed,
@@ -30,8 +27,7 @@ from harness.cli.options import (
     Weights,
     Workers,
     progress,
-    read_configs,
-    read_values,
+    read_search_configs,
 )
 from harness.cli.show import print_summary
 
@@ -46,9 +42,7 @@ def search(
     trunk_lr: TrunkLr = None,
     trials: Trials = None,
     sampler: Sampler = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Stop hopeless trials early: PROTOCOL+prune=true.")
-    ] = False,
+    prune: Prune = False,
     preset: Preset = None,
     seed: Seed = None,
     workers: Workers = None,
@@ -67,12 +61,9 @@ def search(
 
     $ harness search --loss proxyanchor --dataset glyphs --trials 10
     """
-    values = read_values(config, set_, locals())
+    configs = read_search_configs(config, set_, locals(), [*(loss or []), *(more or [])])
     from harness.study import search as run_search
 
-    configs = read_configs(values, [*(loss or []), *(more or [])])
-    if prune:
-        configs = [one.updated({"protocol": f"{one.protocol}+prune=true"}) for one in configs]
     with progress(verbose) as listener:
         summaries = run_search(configs, listener)
     for summary in summaries:

@@ -1,0 +1,80 @@
+"""`harness submit`: a search on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import (
+    ConfigFile,
+    DataRoot,
+    Dataset,
+    Device,
+    Loss,
+    MoreLosses,
+    Preset,
+    Protocol,
+    Prune,
+    RunsDir,
+    Sampler,
+    Seed,
+    Set,
+    Storage,
+    Trials,
+    Trunk,
+    Workers,
+    read_search_configs,
+)
+from harness.errors import HarnessError
+
+
+def submit(
+    loss: Loss = None,
+    more: MoreLosses = None,
+    nodes: Annotated[int, typer.Option(help="Machines, each with its workers.")] = 1,
+    partition: Annotated[str, typer.Option(help="Of Slurm.")] = "",
+    gpus: Annotated[int, typer.Option(help="Per node.")] = 0,
+    cpus: Annotated[int, typer.Option(help="Per node.")] = 0,
+    hours: Annotated[float, typer.Option(help="After which a task is queued again.")] = 24.0,
+    slurm: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any option of sbatch.")
+    ] = None,
+    dataset: Dataset = None,
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    trials: Trials = None,
+    sampler: Sampler = None,
+    prune: Prune = False,
+    preset: Preset = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    device: Device = None,
+    data_root: DataRoot = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+) -> None:
+    """Run a search on many nodes through Slurm, or on this machine where there is none.
+
+    harness submit --nodes 8 --gpus 4 --loss ccp --dataset cars --storage postgresql+psycopg://...
+    """
+    configs = read_search_configs(config, set_, locals(), [*(loss or []), *(more or [])])
+    from harness import cluster
+
+    asked = cluster.Nodes(nodes, partition, gpus, cpus, hours, _pairs(slurm or []))
+    jobs = cluster.submit(configs, asked)
+    for job in jobs:
+        print(f"job {job.job_id}: {job.paths.stdout}")
+    if not cluster.has_slurm():
+        for job in jobs:
+            cluster.wait_for(job)
+    print("next: harness show")
+
+
+def _pairs(options: list[str]) -> dict[str, str]:
+    wrong = [option for option in options if "=" not in option]
+    if wrong:
+        raise HarnessError(f"--slurm takes KEY=VALUE, got '{wrong[0]}'")
+    return dict(option.split("=", 1) for option in options)
