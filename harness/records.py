@@ -59,7 +59,7 @@ class Record:
             raise RecordError(f"{path}: not a complete JSON file ({error})") from None
         found = set(values) if isinstance(values, dict) else set()
         # A field with a default came later: older records do without it.
-        required = {f.name for f in fields(cls) if f.default_factory is MISSING}
+        required = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
         missing, extra = required - found, found - {f.name for f in fields(cls)}
         if missing or extra:
             lacks, has = ", ".join(sorted(missing)) or "nothing", ", ".join(sorted(extra)) or "none"

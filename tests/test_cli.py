@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -20,7 +21,17 @@ from harness.cli import app, main
 from harness.cli.options import read_values
 from harness.progress import Event
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+def commands_of(group: Any, path: str = "") -> dict[str, Any]:
+    """Every command, those of groups by their full name."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        more = hasattr(command, "commands")
+        found |= commands_of(command, f"{path}{name} ") if more else {f"{path}{name}": command}
+    return found
+
+
+COMMANDS = commands_of(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize(
@@ -63,21 +74,17 @@ def test_every_user_error_is_a_message_and_exit_code_2(
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_the_help_of_every_command_has_examples_that_parse(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([name, "--help"]) == 0
-    examples = re.findall(r"\$ harness (.+?)\s*$", capsys.readouterr().out, flags=re.MULTILINE)
+def test_the_help_of_every_command_has_examples_that_parse(name: str) -> None:
+    examples = re.findall(r"\$ harness (.+)", COMMANDS[name].help)
     assert examples
     for example in examples:
-        command, *arguments = shlex.split(example)
-        assert command == name
-        COMMANDS[name].make_context(name, arguments)
+        assert example.startswith(f"{name} ") or example == name
+        COMMANDS[name].make_context(name, shlex.split(example.removeprefix(name)))
 
 
 def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--help"]) == 0
-    assert "[default:" in capsys.readouterr().out
+    assert "Default: glyphs." in capsys.readouterr().out
 
 
 def test_list_shows_every_loss_with_paper_space_and_presets(

@@ -27,7 +27,7 @@ def compare(
         list[str], typer.Argument(metavar="METHOD", help="Two or more rows of a table.")
     ],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Name; repeat it for several. [default: glyphs]")
+        list[str] | None, typer.Option(help="Name; repeat it for several. Default: glyphs.")
     ] = None,
     protocol: Protocol = None,
     trunk: Trunk = None,

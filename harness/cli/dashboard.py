@@ -25,7 +25,7 @@ def dashboard(
 ) -> None:
     """Look at a search in the browser, also while it runs.
 
-    harness dashboard proxyanchor --dataset glyphs
+    $ harness dashboard proxyanchor --dataset glyphs
     """
     values = read_values(None, None, locals())
     try:

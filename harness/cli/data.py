@@ -40,7 +40,7 @@ def check(
 
     Exit code 2 if a file is missing or broken or a count is not the published one.
 
-    harness data check cub --data-root ~/data
+    $ harness data check cub --data-root ~/data
     """
     from harness.config import RunConfig
     from harness.data_check import check as run_check
@@ -69,7 +69,7 @@ def prepare(
 ) -> None:
     """Decode the images once, as search would; under frozen, let the trunk encode them too.
 
-    harness data prepare cub --data-root ~/data
+    $ harness data prepare cub --data-root ~/data
     """
     values = read_values(None, None, locals())
     from harness.config import RunConfig

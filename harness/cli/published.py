@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 
 def tables(
     paper: Annotated[str, typer.Argument(help="mlrc, ccp, drml, hpl, proxygml or proxynca++.")],
-    dataset: Annotated[str | None, typer.Option(help="Only this one. [default: all]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only this one. Default: all.")] = None,
     results_dir: ResultsDir = None,
 ) -> None:
     """Print the numbers of a paper that results/published holds, table by table.

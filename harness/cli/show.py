@@ -34,7 +34,7 @@ def show(
 ) -> None:
     """Best parameters, what matters, how the search went; also while it runs.
 
-    harness show proxyanchor --dataset glyphs
+    $ harness show proxyanchor --dataset glyphs
     """
     values = read_values(None, None, locals())
     from harness.searches import find_searches

@@ -58,7 +58,7 @@ def submit(
 ) -> None:
     """Run a search on many nodes through Slurm, or on this machine where there is none.
 
-    harness submit --nodes 8 --gpus 4 --loss ccp --dataset cars --storage postgresql+psycopg://...
+    $ harness submit --nodes 8 --gpus 4 --loss ccp --dataset cars --storage postgresql+psycopg://...
     """
     configs = read_search_configs(config, set_, locals(), [*(loss or []), *(more or [])])
     from harness import cluster
