@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
+from harness import retrieval
 from harness.device import choose_device
 from harness.embed import embed
 from harness.experiment import Experiment, digest_of
@@ -76,18 +78,33 @@ def _embed_test(experiment: Experiment, name: str, repetition: int) -> TestEmbed
     """The test classes in as many principal components as trained embeddings have."""
     seen, test = (_features(experiment, name, repetition, part) for part in ("trainval", "test"))
 
-    def reduced(size: int) -> Tensor:
-        # n images span n - 1 directions around their mean.
-        size = min(size, len(seen.values) - 1, seen.width)
-        pca = PCA(size, svd_solver="covariance_eigh").fit(seen.values)
-        return NORMALIZERS["l2"](torch.from_numpy(pca.transform(test.values)).float())
-
     size = experiment.protocol.embedding_size
     kinds = {
-        "concatenated": [reduced(len(experiment.split.folds) * size)],
-        "separated": [reduced(size)],
+        "concatenated": [_reduced(seen.values, test.values, len(experiment.split.folds) * size)],
+        "separated": [_reduced(seen.values, test.values, size)],
     }
     return see_test(experiment, test, kinds)
+
+
+def validate_naive(experiment: Experiment, fold: int) -> tuple[float, int]:
+    """What a fold model starts from: the score, and size, of PCA fitted on its training classes."""
+    name = "pretrained" if experiment.pretrained else "untrained"
+    features = _features(experiment, name, 0, "trainval")
+    classes, metric = experiment.split.folds[fold], experiment.protocol.metric
+    train, val = (experiment.indices_of(features, c) for c in (classes.train, classes.val))
+    seen, unseen = (features.for_evaluation(indices).numpy() for indices in (train, val))
+    embeddings = _reduced(seen, unseen, experiment.protocol.embedding_size)
+    labels = torch.from_numpy(experiment.listing.labels[val])
+    scores = retrieval.evaluate(embeddings, labels, metrics=(metric,))
+    return scores.values[metric], embeddings.shape[1]
+
+
+def _reduced(seen: np.ndarray, unseen: np.ndarray, size: int) -> Tensor:
+    """Normalised principal components, fitted on what was seen."""
+    # n images span n - 1 directions around their mean.
+    size = min(size, len(seen) - 1, seen.shape[1])
+    pca = PCA(size, svd_solver="covariance_eigh").fit(seen)
+    return NORMALIZERS["l2"](torch.from_numpy(pca.transform(unseen)).float())
 
 
 def _fixed(experiment: Experiment) -> bool:

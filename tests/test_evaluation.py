@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from harness.config import RunConfig, load_config
 from harness.evaluation import evaluate
 from harness.experiment import build_experiment
 from harness.metrics import METRICS
-from harness.models import build_model
+from harness.models import build_model, build_trunk
 from harness.records import LEDGER, FoldRecord, MetricsRecord, TestRecord
 from harness.registry import Hook
 from harness.single import stop_by_steps, without_folds
@@ -570,3 +571,26 @@ def test_markdown_shows_percent_with_intervals(table: Path) -> None:
     mean, half_width = row["map_at_r_concatenated"], row["map_at_r_concatenated_ci95"]
     assert f"{100 * mean:.2f} ± {100 * half_width:.2f}" in text
     assert "MAP@R 512" in text and "MAP@R 128" in text
+
+
+def test_training_stands_beside_what_it_started_from(
+    config: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PCA of the untrained features, done again with numpy's own decomposition."""
+    where = ["--protocol", config.protocol, "--device", "cpu", "--runs-dir", config.runs_dir]
+    command = ["train", "--loss", "proxyanchor", *where, "--folds", "1", "--naive"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "fold 0:" in said and "fold 1:" not in said
+    experiment = build_experiment(config)
+    trunk = build_trunk(experiment, experiment.seed("init", fold=0, repetition=0)).eval()
+    classes, source = experiment.split.folds[0], experiment.trainval
+    train, val = (experiment.indices_of(source, c) for c in (classes.train, classes.val))
+    with torch.no_grad():
+        seen, unseen = (trunk(source.for_evaluation(i)).double() for i in (train, val))
+    directions = torch.linalg.svd(seen - seen.mean(0), full_matrices=False).Vh
+    reduced = torch.nn.functional.normalize((unseen - seen.mean(0)) @ directions.T)
+    labels = torch.from_numpy(experiment.listing.labels[val])
+    expected = plain_scores(reduced, labels)["map_at_r"]
+    printed = re.search(r"before training, PCA to 64: ([0-9.]+)", said)
+    assert printed is not None and float(printed[1]) == pytest.approx(expected, abs=2e-4)

@@ -54,6 +54,12 @@ def train(
     runs_dir: RunsDir = None,
     config: ConfigFile = None,
     set_: Set = None,
+    folds: Annotated[
+        int | None, typer.Option(min=1, help="Only so many of the folds. Default: all.")
+    ] = None,
+    naive: Annotated[
+        bool, typer.Option("--naive", help="Beside it, PCA of the trunk before training.")
+    ] = False,
     geometry: Annotated[
         bool, typer.Option("--geometry", help="Covering radius and distance of training classes.")
     ] = False,
@@ -64,11 +70,12 @@ def train(
     """
     values = read_values(config, set_, locals())
     for one in read_configs(values, [*(loss or []), *(more or [])]):
-        _train_one(one, geometry)
+        _train_one(one, folds, naive, geometry)
 
 
-def _train_one(config: RunConfig, geometry: bool) -> None:
+def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
     from harness.experiment import build_experiment
+    from harness.naive import validate_naive
     from harness.progress import Event
     from harness.trainer import Progress, TrainingFailed
     from harness.trial import mean_score, run_trial, training_geometry
@@ -83,7 +90,13 @@ def _train_one(config: RunConfig, geometry: bool) -> None:
             listener(replace(event, step=progress.step, score=progress.best_score))
 
         try:
-            folds = run_trial(experiment, params, validated, keep_weights=geometry)
+            folds = run_trial(
+                experiment,
+                params,
+                validated,
+                enough=lambda done: len(done) == count,
+                keep_weights=geometry,
+            )
         except TrainingFailed as failure:
             raise HarnessError(f"training failed: {failure}") from None
     print(f"{name} on {experiment.dataset_label}, {experiment.protocol.name}")
@@ -92,6 +105,9 @@ def _train_one(config: RunConfig, geometry: bool) -> None:
         where = f"at step {fold.best_step} of {fold.steps}, {fold.seconds:.1f} s"
         facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())
         print(f"  fold {fold.fold}: validation {metric} {fold.best_score:.4f} {where}{facts}")
+        if naive:
+            score, size = validate_naive(experiment, fold.fold)
+            print(f"    before training, PCA to {size}: {score:.4f}")
         if geometry:
             radius, distance = training_geometry(experiment, params, fold.fold)
             print(f"    training classes: covering radius {radius:.4f}, distance {distance:.4f}")
