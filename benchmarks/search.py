@@ -54,6 +54,7 @@ class Clock:
 
 def search_here(trials: int, protocol: str, runs: str) -> dict[str, float]:
     """One worker in this process, with a clock on each of its parts."""
+
     import harness
     from harness import study, trial
     from harness.records import FoldRecord

@@ -1,4 +1,4 @@
-"""When a trial is hopeless: its first folds lie further back than first folds have ever misled.
+"""When a trial is hopeless: not even the luckiest folds still to come would bring it to the front.
 
 Folds are paired: every trial trains a fold from the same seeds, so the difference of two trials on
 one fold says more than two scores. A Wilcoxon test over four folds cannot tell before the last.
@@ -10,27 +10,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MIN_TRIALS = 5  # complete ones that show how far folds can mislead
-FACTOR = 2.0  # and twice that must be exceeded
+MIN_TRIALS = 5  # complete ones, to see how far folds can mislead
 
 
 def is_hopeless(scores: Sequence[float], complete: Sequence[Sequence[float]]) -> bool:
     """Whether to stop a trial after its first folds.
 
-    A trial lags behind the best one by the mean difference of their scores, fold by fold. For every
-    complete trial, the lag after as many folds can be compared with the one at its end. The largest
-    such error, doubled, is what this trial must lag by.
+    Two trials differ by more on some folds than on others. The largest deviation that any two
+    complete trials show, on any fold, from their mean difference is what luck can do. A trial is
+    stopped if it would end behind the best one even if each fold to come were better for it, by
+    twice that, than those that are done: once for their bad luck, once for good luck to come.
 
     Args:
         scores: of the folds that are done.
         complete: (trials, folds) scores of the trials that were run to the end.
     """
-    done = len(scores)
-    if len(complete) < MIN_TRIALS or done >= len(complete[0]):
+    if len(complete) < MIN_TRIALS:
         return False
-    lags = _best(complete) - np.array(complete)
-    misled = np.abs(lags[:, :done].mean(axis=1) - lags.mean(axis=1))
-    return bool(_lag(scores, complete) > FACTOR * misled.max())
+    to_come = 1 - len(scores) / len(complete[0])
+    return to_come > 0 and _lag(scores, complete) > 2 * _luck(complete) * to_come
 
 
 def expected_score(scores: Sequence[float], complete: Sequence[Sequence[float]]) -> float:
@@ -41,9 +39,16 @@ def expected_score(scores: Sequence[float], complete: Sequence[Sequence[float]])
     return float(_best(complete).mean() - _lag(scores, complete))
 
 
+def _luck(complete: Sequence[Sequence[float]]) -> float:
+    trials = np.array(complete)
+    centred = trials - trials.mean(axis=1, keepdims=True)
+    return float(np.ptp(centred, axis=0).max())
+
+
 def _best(complete: Sequence[Sequence[float]]) -> np.ndarray:
     return np.array(max(complete, key=lambda folds: float(np.mean(folds))))
 
 
 def _lag(scores: Sequence[float], complete: Sequence[Sequence[float]]) -> float:
+    """Mean difference from the best trial over the folds that are done."""
     return float((_best(complete)[: len(scores)] - np.array(scores)).mean())
