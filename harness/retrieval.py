@@ -5,7 +5,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -268,7 +267,7 @@ def _on_workers(
         torch.set_num_threads(threads)
 
 
-# On CPU numpy is faster than torch at these four, measured on one thread: 0.1 against 1.0 ms for
+# On CPU numpy is faster than torch at these three, measured on one thread: 0.1 against 1.0 ms for
 # the few set places of 1024 x 1024, 0.7 against 3.9 ms to sort 1024 x 120 int64, 4.9 against 13.8
 # ms for the 90 largest of 1024 x 1024.
 
@@ -283,13 +282,6 @@ def _set_places(mask: Tensor) -> Tensor:
 def _sorted(keys: Tensor) -> Tensor:
     """A copy with every row in ascending order."""
     return torch.from_numpy(np.sort(keys.numpy(), axis=1)) if keys.is_cpu else keys.sort(1).values
-
-
-def _order(columns: Tensor) -> Tensor:
-    """Places of the columns of a tile in ascending order, equal ones in any."""
-    if columns.is_cpu:  # of 16 bits, numpy sorts by digits
-        return torch.from_numpy(np.argsort(columns.numpy().astype(np.int16), kind="stable"))
-    return columns.argsort()
 
 
 def _largest(products: Tensor, count: int) -> Tensor:
@@ -376,12 +368,9 @@ class _Pool:
 
     def __init__(self, depths: Tensor, error: float):
         self.depths, self.error = depths, error
-        # One per piece of the rows: threads that add to others do not wait for each other.
-        self.adding = [threading.Lock() for _ in range(0, len(depths), PIECE)]
+        self.adding = threading.Lock()
         self.keep = int(depths.max()) + SPARE
         self.width = self.keep + max(16, self.keep // 2)
-        # Whether a group of GROUP products seldom holds a candidate of its row or column.
-        self.sparse = 2 * self.keep * GROUP < len(depths) // 4
         shape, device = (len(depths), self.width), depths.device
         self.keys = torch.full(shape, EMPTY, dtype=torch.int64, device=device)
         self.used = torch.zeros(len(depths), dtype=torch.int64, device=device)
@@ -398,12 +387,10 @@ class _Pool:
         self.used[rows] = (best > -torch.inf).sum(1)
         self._tighten(rows)
 
-    def add(self, span: range, rows: Tensor, references: Tensor, products: Tensor) -> None:
-        """Add candidates, given as three vectors, in ascending order of their rows, all in span."""
+    def add(self, rows: Tensor, references: Tensor, products: Tensor) -> None:
+        """Add candidates, given as three vectors, in ascending order of their rows."""
         keys = _pack(products * -2, references)
-        with ExitStack() as held:
-            for lock in self.adding[span.start // PIECE : (span.stop - 1) // PIECE + 1]:
-                held.enter_context(lock)
+        with self.adding:
             self._add(rows, keys)
 
     def _add(self, rows: Tensor, keys: Tensor) -> None:
@@ -476,29 +463,13 @@ def _ranks(ascending: Tensor) -> Tensor:
 
 
 def _candidates(
-    products: Tensor, row_floors: Tensor, column_floors: Tensor, grouped: bool
+    products: Tensor, row_floors: Tensor, column_floors: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, columns and values of the products that reach the floor of their row or column."""
+    # Comparing every product with its two floors costs 0.6 ns each (a 128-dimensional product
+    # itself 1.5 ns); the maximum of a group costs 0.1 ns, and with few neighbours wanted hardly any
+    # group has to be opened.
     width = products.shape[1]
-    if grouped:
-        places, values = _in_groups(products, row_floors, column_floors)
-    else:
-        near = (products >= row_floors[:, None]).logical_or_(products >= column_floors)
-        places = _set_places(near)
-        values = products.view(-1).index_select(0, places)
-    rows = places // width
-    return rows, places - rows * width, values
-
-
-def _in_groups(
-    products: Tensor, row_floors: Tensor, column_floors: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Places and values of such products, by the maximum of a group of them first.
-
-    Comparing every product with its two floors costs 0.6 ns each (a 128-dimensional product itself
-    1.5 ns); the maximum of a group costs 0.1 ns, and with few neighbours wanted hardly any group
-    has to be opened.
-    """
     column_floors = column_floors.view(-1, GROUP)
     floors = torch.minimum(row_floors[:, None], column_floors.amin(1))
     opened = _set_places(products.view(len(products), -1, GROUP).amax(2) >= floors)
@@ -507,7 +478,9 @@ def _in_groups(
     floors = column_floors.index_select(0, opened - rows * len(column_floors))
     floors = torch.minimum(floors, row_floors.index_select(0, rows)[:, None])
     near = _set_places(values >= floors)
-    return opened[near // GROUP] * GROUP + near % GROUP, values.view(-1).index_select(0, near)
+    places = opened[near // GROUP] * GROUP + near % GROUP
+    rows = places // width
+    return rows, places - rows * width, values.view(-1).index_select(0, near)
 
 
 def _collect_pairs(points: _Points, pool: _Pool) -> None:
@@ -547,14 +520,12 @@ def _collect_tile(
     row_floors = pool.floors[start : start + len(rows)]
     column_floors = torch.full((padded,), torch.inf, device=tile.device)
     column_floors[: len(columns)] = pool.floors[left : left + len(columns)]
-    row, column, value = _candidates(products, row_floors, column_floors, pool.sparse)
+    row, column, value = _candidates(products, row_floors, column_floors)
     near = _set_places(value >= row_floors.index_select(0, row))
-    span = range(start, start + len(rows))
-    pool.add(span, row[near] + start, column[near] + left, value[near])
+    pool.add(row[near] + start, column[near] + left, value[near])
     near = _set_places(value >= column_floors.index_select(0, column))
-    near = near[_order(column[near])]
-    span = range(left, left + len(columns))
-    pool.add(span, column[near] + left, row[near] + start, value[near])
+    near = near[column[near].argsort()]
+    pool.add(column[near] + left, row[near] + start, value[near])
 
 
 def _origin(points: Tensor) -> Tensor:

@@ -197,8 +197,8 @@ def test_the_trunk_and_its_statistics_stay_as_they_are_during_warm_up(
     assert same(seen[0][1], before) and same(seen[1][1], before)
     assert not same(seen[0][2], seen[1][2])  # the head trains from the start
     moved = {name for name, value in seen[2][1].items() if not torch.equal(value, before[name])}
-    assert "layers.0.0.weight" in moved
-    assert ("layers.0.1.running_mean" in moved) != freeze_batchnorm
+    assert "network.layers.0.0.weight" in moved
+    assert ("network.layers.0.1.running_mean" in moved) != freeze_batchnorm
 
 
 def test_no_gradient_is_computed_for_the_trunk_during_warm_up(
