@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Annotated
 
 import typer
@@ -48,7 +49,10 @@ def dashboard(
     opened = found[0].storage()
     _check_free(host, port)
     print(f"http://{host}:{port}/ shows {opened.place}; Ctrl-C ends it", flush=True)
-    run_server(opened.optuna, host=host, port=port)
+    # In a thread of its own: a Ctrl-C that falls into an answer is lost on the server.
+    server = threading.Thread(target=run_server, args=(opened.optuna, host, port), daemon=True)
+    server.start()
+    server.join()
 
 
 def _check_free(host: str, port: int) -> None:
