@@ -23,6 +23,7 @@ from torchvision import transforms
 from harness import registry
 from harness.batches import TrainBatches
 from harness.datasets.listing import Listing
+from harness.device import choose_device
 from harness.images import CropSettings, Images
 from harness.store import open_store
 
@@ -93,6 +94,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3, help="runs of each, the best counts")
     options = parser.parse_args()
+    choose_device("cpu")  # as every command does; what it sets for memory holds for both
     listing = registry.load_dataset("cub")[0].list_images(options.root)
     rng = np.random.default_rng(0)
     chosen = sorted(rng.choice(len(listing.names), options.images, replace=False).tolist())
