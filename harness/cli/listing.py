@@ -34,7 +34,7 @@ def list_(
             if singular == "loss":
                 _print_method(item, dataset or "glyphs")
             else:
-                print(f"  {name:<14} {item.summary}")
+                print(f"  {name:<20} {item.summary}")
 
 
 def _print_method(method: Any, dataset: str) -> None:
