@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -109,7 +108,7 @@ def check(spec: str, data_root: str = "", listener: Listener = ignore) -> Report
         listener: told how many images are done.
     """
     dataset, path = registry.load_dataset(spec)
-    root = path or (Path(data_root).expanduser() if data_root else None)
+    root = registry.dataset_root(path, data_root)
     try:
         listing = dataset.list_images(root)
     except ValueError as error:

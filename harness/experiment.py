@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -96,6 +96,14 @@ class Benchmark:
         indices = np.array(source.indices)
         return indices[np.isin(self.listing.labels[indices], list(classes))].tolist()
 
+    def by_class(self, source: Source, classes: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """The same, one array per class; all classes in one go, of which there may be thousands."""
+        indices = np.array(source.indices)
+        indices = indices[np.argsort(self.listing.labels[indices], kind="stable")]
+        labels = self.listing.labels[indices]
+        first, last = (np.searchsorted(labels, classes, side) for side in ("left", "right"))
+        return tuple(indices[a:b] for a, b in zip(first, last, strict=True))
+
     def absent(self, part: str, source: Source) -> int:
         """How many images of a part are missing or cannot be decoded."""
         listed = np.isin(self.listing.labels, self.classes_of(part)).sum()
@@ -169,7 +177,7 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
         changes: protocol fields that a preset changes.
     """
     dataset, path = registry.load_dataset(config.dataset)
-    root = path or (Path(config.data_root).expanduser() if config.data_root else None)
+    root = registry.dataset_root(path, config.data_root)
     changes = dict(changes or {})
     try:
         listing = dataset.list_images(root)

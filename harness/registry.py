@@ -49,6 +49,7 @@ __all__ = [
     "Space",
     "ball_normalize",
     "builder_params",
+    "dataset_root",
     "items",
     "load_dataset",
     "load_method",
@@ -118,6 +119,11 @@ def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     """A data set by name, and the path behind a colon as in `folder:PATH`."""
     name, _, path = spec.partition(":")
     return _load("dataset", name), Path(path).expanduser() if path else None
+
+
+def dataset_root(path: Path | None, data_root: str) -> Path | None:
+    """Where the files of a data set are: the path in its name, else the folder the user set."""
+    return path or (Path(data_root).expanduser() if data_root else None)
 
 
 def load_trunk(spec: str) -> Trunk:

@@ -125,8 +125,7 @@ def open_store(
         decoded: keep decoded pixels; else the cache holds the fingerprint alone.
     """
     folder = cache_dir / store_key(listing, indices, short_side, decoded)
-    if not folder.exists():
-        _build(listing, indices, short_side if decoded else None, folder, report)
+    _build(listing, indices, short_side if decoded else None, folder, report)
     meta = read_json(folder / "meta.json")
     if meta["broken"] and not allow_broken:
         raise HarnessError(_broken_message(meta["broken"]))

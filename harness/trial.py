@@ -207,7 +207,7 @@ def build_trainer(
     source = experiment.trainval
     batches = TrainBatches(
         source=source,
-        indices=tuple(np.array(experiment.indices_of(source, (c,))) for c in classes.train),
+        indices=experiment.by_class(source, classes.train),
         batch_size=protocol.batch_size,
         samples_per_class=protocol.samples_per_class or method.samples_per_class,
         seed=experiment.seed("sampler", fold, repetition),

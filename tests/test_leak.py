@@ -149,3 +149,13 @@ def test_records_name_the_split_and_the_data(folder_config: RunConfig) -> None:
     assert record["identity"] == experiment_module.json.loads(
         experiment_module.json.dumps(experiment.identity())
     )
+
+
+def test_the_images_of_each_class_are_those_found_one_class_at_a_time(
+    folder_config: RunConfig,
+) -> None:
+    experiment = build_experiment(folder_config)
+    source, classes = experiment.trainval, experiment.split.folds[1].train
+    together = [indices.tolist() for indices in experiment.by_class(source, classes)]
+    assert together == [experiment.indices_of(source, (label,)) for label in classes]
+    assert all(len(indices) == 5 for indices in together)
