@@ -60,28 +60,41 @@ class TrainBatches:
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and the fold's labels of one step."""
         rng = np.random.default_rng([self.seed, step])
-        labels = self._draw_classes(rng)
-        chosen = self._draw_images(labels, rng)
+        classes = self._draw_classes(rng)
+        labels = classes[self._slots]
+        chosen = self._draw_images(classes, labels, rng)
         return self.source.for_training(chosen.tolist(), rng), torch.from_numpy(labels)
 
     def _draw_classes(self, rng: np.random.Generator) -> np.ndarray:
         """Distinct classes while there are enough; then all of them again, as often as needed."""
         needed = math.ceil(self.batch_size / self.samples_per_class)
         rounds = math.ceil(needed / len(self.indices))
-        order = np.concatenate([rng.permutation(len(self.indices)) for _ in range(rounds)])
-        return np.repeat(order[:needed], self.samples_per_class)[: self.batch_size]
+        order = [rng.permutation(len(self.indices)) for _ in range(rounds)]
+        return np.concatenate(order)[:needed]
 
-    def _draw_images(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _draw_images(
+        self, classes: np.ndarray, labels: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
         """An image per label; those of a class are distinct while it has enough of them."""
-        classes, row, counts = np.unique(labels, return_inverse=True, return_counts=True)
-        sizes = self._sizes[classes]
+        ascending = np.sort(classes[: len(self.indices)])  # the rest are the same ones again
+        row = np.searchsorted(ascending, labels)
+        sizes = self._sizes[ascending]
         # Every class in random order: the places of as many random numbers as it has images.
-        keys = rng.random((len(classes), self._sizes.max()))
+        keys = rng.random((len(ascending), self._sizes.max()))
         keys[np.arange(keys.shape[1]) >= sizes[:, None]] = 2.0
         order = np.argsort(keys, axis=1)
-        nth = np.empty(len(labels), dtype=np.int64)  # of its class in the batch
-        nth[np.argsort(row, kind="stable")] = np.concatenate([np.arange(n) for n in counts])
-        return self._members[labels, order[row, nth % sizes[row]]]
+        return self._members[labels, order[row, self._nth % sizes[row]]]
+
+    @cached_property
+    def _slots(self) -> np.ndarray:
+        """Which of the drawn classes each image of a batch is of."""
+        return np.arange(self.batch_size) // self.samples_per_class
+
+    @cached_property
+    def _nth(self) -> np.ndarray:
+        """Which image of its class each image of a batch is."""
+        within = np.arange(self.batch_size) % self.samples_per_class
+        return self._slots // len(self.indices) * self.samples_per_class + within
 
     @cached_property
     def _sizes(self) -> np.ndarray:

@@ -29,11 +29,12 @@ DEFAULT_METRICS = ("p_at_1", "r_precision", "map_at_r")
 # wrong by up to 7e-5 for unit vectors of 512 dimensions in the worst case, by 1e-6 in practice:
 # near-duplicates would come out in random order.)
 
-BLOCK = 1024  # rows of a tile; a multiple of GROUP
+BLOCK = 512  # rows and columns of a tile
+PANEL = 2  # blocks of rows that share each block of columns
 PIECE = 128  # rows at a time where a step needs temporaries, which then fit into the cache
-GROUP = 32  # columns of a tile that are compared with the thresholds by their maximum first
+DEEPEST = 248  # neighbours per query up to which tiles are searched; beyond, whole rows
 SPARE = 8  # candidates kept beyond the needed depth, so that near-ties at the last place fit
-PAIRS_CHUNK = 2**16  # coordinates per step of the exact distances
+PAIRS_CHUNK = 2**18  # coordinates per step of the exact distances
 ROWS_CHUNK = 2**22  # distances per step of the row-wise search
 KMEANS_SEED = 0
 EMPTY = 0x7F800000_FFFFFFFF  # key of a free slot: infinitely far
@@ -267,9 +268,9 @@ def _on_workers(
         torch.set_num_threads(threads)
 
 
-# On CPU numpy is faster than torch at these three, measured on one thread: 0.1 against 1.0 ms for
-# the few set places of 1024 x 1024, 0.7 against 3.9 ms to sort 1024 x 120 int64, 4.9 against 13.8
-# ms for the 90 largest of 1024 x 1024.
+# On CPU numpy is faster than torch at these, measured on one thread: 0.1 against 1.0 ms for the few
+# set places of 1024 x 1024, 0.7 against 3.9 ms to sort 1024 x 120 int64, 4.9 against 13.8 ms for
+# the 90 largest of 1024 x 1024.
 
 
 def _set_places(mask: Tensor) -> Tensor:
@@ -279,24 +280,36 @@ def _set_places(mask: Tensor) -> Tensor:
     return mask.view(-1).nonzero()[:, 0]
 
 
+def _places_reaching(products: Tensor, floors: Tensor) -> Tensor:
+    """Ascending places of the products that are not below their floors."""
+    if products.is_cpu:
+        return torch.from_numpy(np.flatnonzero(products.numpy() >= floors.numpy()))
+    return _set_places(products >= floors)
+
+
 def _sorted(keys: Tensor) -> Tensor:
-    """A copy with every row in ascending order."""
-    return torch.from_numpy(np.sort(keys.numpy(), axis=1)) if keys.is_cpu else keys.sort(1).values
+    """A copy, along the last dimension in ascending order."""
+    return torch.from_numpy(np.sort(keys.numpy())) if keys.is_cpu else keys.sort().values
 
 
 def _largest(products: Tensor, count: int) -> Tensor:
-    """(rows, count) columns of the largest elements of every row, in any order."""
-    if products.is_cpu and count < products.shape[1]:
-        places = np.argpartition(products.numpy(), -count, axis=1)[:, -count:]
-        return torch.from_numpy(places)
-    return products.topk(count, dim=1, sorted=False).indices
+    """(rows, count) the largest elements of every row, in ascending order."""
+    if count == products.shape[1]:
+        return products.sort(1).values
+    if products.is_cpu:
+        return _sorted(torch.from_numpy(np.partition(products.numpy(), -count)[:, -count:]))
+    return products.topk(count, dim=1).values.flip(1)
 
 
 def _pack(squared: Tensor, references: Tensor) -> Tensor:
     """One int64 key per pair that sorts by squared distance, then by reference index."""
-    # The bits of a non-negative float32, read as an integer, sort like the float.
-    bits = squared.clamp_min(0).view(torch.int32).to(torch.int64)
-    return (bits << 32) | references
+    return (_bits(squared) << 32) | references
+
+
+def _bits(squared: Tensor) -> Tensor:
+    """Integers of 31 bits that sort like the numbers, which are not negative but for rounding."""
+    # The bits of a float32, read as an integer, sort like the float. abs() is for -0.0.
+    return squared.clamp_min(0).abs_().view(torch.int32).to(torch.int64)
 
 
 def _squared(keys: Tensor) -> Tensor:
@@ -338,21 +351,21 @@ class _Points:
     def _centred(self, places: Tensor) -> Tensor:
         return self.embeddings.index_select(0, places).to(self.dtype).sub_(self.origin)
 
-    def _augmented(self, start: int, stop: int, norm_column: int) -> Tensor:
-        order, dimensions = self.order[start:stop], len(self.origin)
+    def _augmented(self, place: slice, norm_column: int) -> Tensor:
+        order, dimensions = self.order[place], len(self.origin)
         shape = len(order), dimensions + 2
         block = torch.empty(shape, dtype=self.dtype, device=order.device)
         for places, piece in zip(order.split(PIECE), block.split(PIECE), strict=True):
             piece[:, :dimensions] = self._centred(places)
         block[:, dimensions:] = 1
-        block[:, dimensions + norm_column] = self.half_norms[start:stop]
+        block[:, dimensions + norm_column] = self.half_norms[place]
         return block
 
-    def rows(self, start: int, stop: int) -> Tensor:
-        return self._augmented(start, stop, norm_column=1)
+    def rows(self, place: slice) -> Tensor:
+        return self._augmented(place, norm_column=1)
 
-    def columns(self, start: int, stop: int) -> Tensor:
-        return self._augmented(start, stop, norm_column=0)
+    def columns(self, place: slice) -> Tensor:
+        return self._augmented(place, norm_column=0)
 
     def largest_norm(self) -> float:
         return math.sqrt(-2 * float(self.half_norms.min()))
@@ -361,68 +374,99 @@ class _Points:
 class _Pool:
     """The candidates of every query met so far: at least its `depth` nearest.
 
-    keys: (n, width) packed candidates, unordered, EMPTY where free.
-    floors: (n,) the least product (-squared distance / 2) that still makes a candidate; a thread
-        may read them while another raises some: an old floor only lets more candidates pass.
+    They are kept block by block of queries, as integers that sort by query, then distance, then
+    reference: one sort puts a block in order.
+
+    Attributes:
+        floors: (n,) the least product (-squared distance / 2) that still makes a candidate; a
+            thread may read them while another raises some: an old floor lets more pass, no less.
     """
 
     def __init__(self, depths: Tensor, error: float):
-        self.depths, self.error = depths, error
-        self.adding = threading.Lock()
+        self.depths, self.error, self.size = depths, error, len(depths)
         self.keep = int(depths.max()) + SPARE
-        self.width = self.keep + max(16, self.keep // 2)
-        shape, device = (len(depths), self.width), depths.device
-        self.keys = torch.full(shape, EMPTY, dtype=torch.int64, device=device)
-        self.used = torch.zeros(len(depths), dtype=torch.int64, device=device)
-        self.floors = torch.full((len(depths),), -torch.inf, device=device)
+        self.reference_bits = max(1, (self.size - 1).bit_length())
+        # Memory counts up to 16,384 points; above, calls do. 31 bits of a key are distance, so that
+        # 32 are left for query and reference.
+        block = BLOCK if self.size < 32 * BLOCK else 2 * BLOCK
+        self.block = min(block, 2 ** (32 - self.reference_bits))
+        self.blocks = range(-(-self.size // self.block))
+        self.adding = [threading.Lock() for _ in self.blocks]
+        room = (self.keep + max(16, self.keep // 2)) * self.block
+        self.keys = torch.empty(len(self.blocks), room, dtype=torch.int64, device=depths.device)
+        self.used = [0] * len(self.blocks)
+        self.floors = torch.full((self.size,), torch.finfo(torch.float32).min, device=depths.device)
         self.floors[depths == 0] = torch.inf
 
-    def start(self, first: int, products: Tensor, first_reference: int) -> None:
-        """Set the candidates of rows first.. to the best of a (rows, references) tile."""
-        count = min(self.keep, products.shape[1])
-        places = _largest(products, count)
-        best = products.gather(1, places)
-        rows = torch.arange(first, first + len(products), device=products.device)
-        self.keys[rows, :count] = _sorted(_pack(best * -2, places + first_reference))
-        self.used[rows] = (best > -torch.inf).sum(1)
-        self._tighten(rows)
+    def rows(self, block: int) -> slice:
+        return slice(block * self.block, min((block + 1) * self.block, self.size))
 
-    def add(self, rows: Tensor, references: Tensor, products: Tensor) -> None:
-        """Add candidates, given as three vectors, in ascending order of their rows."""
-        keys = _pack(products * -2, references)
-        with self.adding:
-            self._add(rows, keys)
+    def start(self, block: int, products: Tensor) -> None:
+        """Set the floors of a block by its products among themselves, and add them."""
+        depths = self.depths[self.rows(block)]
+        best = _largest(products, min(int(depths.max()), products.shape[1]))
+        known = _set_places((depths > 0) & (depths <= best.shape[1]))
+        last = best[known, best.shape[1] - depths[known]]
+        floors = self.floors[self.rows(block)]
+        floors[known] = torch.maximum(floors[known], self._floor(last * -2))
+        self.add(block, block, products)
 
-    def _add(self, rows: Tensor, keys: Tensor) -> None:
-        while len(rows):
-            slots = self.used.index_select(0, rows) + _ranks(rows)
-            fits = slots < self.width
-            if fits.all():
-                self._put(rows, slots, keys)
-                return
-            fitting, rest = _set_places(fits), _set_places(~fits)
-            self._put(rows[fitting], slots[fitting], keys[fitting])
-            rows, keys = rows[rest], keys[rest]
-            self._compact(rows.unique_consecutive())
-            wanted = _set_places(_squared(keys) <= self.floors[rows] * -2)
-            rows, keys = rows[wanted], keys[wanted]
+    def add(self, block: int, other: int, products: Tensor, turned: bool = False) -> None:
+        """Add what reaches the floors of `block` in its tile of products with another.
 
-    def _put(self, rows: Tensor, slots: Tensor, keys: Tensor) -> None:
-        self.keys.view(-1).scatter_(0, rows * self.width + slots, keys)
-        self.used.scatter_add_(0, rows, torch.ones_like(rows))
+        Args:
+            products: (queries of `block`, queries of `other`), the other way round if `turned`.
+        """
+        floors = self.floors[self.rows(block)]
+        places = _places_reaching(products, floors if turned else floors[:, None])
+        values = products.reshape(-1).index_select(0, places)
+        first = torch.div(places, products.shape[1], rounding_mode="floor")
+        second = places.sub_(first * products.shape[1])
+        rows, columns = (second, first) if turned else (first, second)
+        keys = _bits(values * -2)
+        keys |= rows.bitwise_left_shift_(31)
+        keys.bitwise_left_shift_(self.reference_bits)
+        keys |= columns.add_(other * self.block)
+        with self.adding[block]:
+            if self.used[block] + len(keys) > self.keys.shape[1]:
+                keys = self._compact(block, keys)
+            start = self.used[block]
+            self.used[block] += len(keys)
+            self.keys[block, start : self.used[block]] = keys
 
-    def _compact(self, rows: Tensor) -> None:
-        keys = _sorted(self.keys.index_select(0, rows))
-        keys[:, self.keep :] = EMPTY
-        self.keys.index_copy_(0, rows, keys)
-        self.used[rows] = self.keep
-        self._tighten(rows)
+    def _compact(self, block: int, more: Tensor) -> Tensor:
+        """Take all candidates out, and return the nearest; raises the floors accordingly."""
+        keys, starts, ends = self._take(block, more)
+        last = starts + self.depths[self.rows(block)] - 1
+        known = _set_places((last >= starts) & (last < ends))
+        self.floors[self.rows(block)][known] = self._floor(self._squared(keys[last[known]]))
+        ranks = torch.arange(len(keys), device=keys.device)
+        ranks -= starts.repeat_interleave(ends - starts, output_size=len(keys))
+        return keys.index_select(0, _set_places(ranks < self.keep))
 
-    def _tighten(self, rows: Tensor) -> None:
-        """Raise the floors to the last needed place; the first `keep` keys must be sorted."""
-        rows = rows[self.depths[rows] > 0]
-        last = self.keys[rows, self.depths[rows] - 1]
-        self.floors[rows] = _reach(_squared(last), self.error) / -2
+    def _take(self, block: int, more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All candidates in order, and where those of each query start and end."""
+        keys = _sorted(torch.cat([self.keys[block, : self.used[block]], more]))
+        self.used[block] = 0
+        count = self.rows(block).stop - self.rows(block).start
+        bounds = torch.arange(count + 1, device=keys.device) << (31 + self.reference_bits)
+        bounds = torch.searchsorted(keys, bounds)
+        return keys, bounds[:-1], bounds[1:]
+
+    def _squared(self, keys: Tensor) -> Tensor:
+        return ((keys >> self.reference_bits) & 0x7FFFFFFF).to(torch.int32).view(torch.float32)
+
+    def _floor(self, squared: Tensor) -> Tensor:
+        """The floor of a query whose last needed candidate has this squared distance."""
+        return _reach(squared, self.error) / -2
+
+    def sorted(self, block: int) -> Tensor:
+        """(rows, keep) packed candidates of a block, ascending, EMPTY where there are no more."""
+        keys, starts, ends = self._take(block, self.keys[block, :0])
+        places = starts[:, None] + torch.arange(self.keep, device=keys.device)
+        keys = keys[places.clamp_max(len(keys) - 1)] if len(keys) else places
+        packed = _pack(self._squared(keys), keys & (2**self.reference_bits - 1))
+        return packed.masked_fill_(places >= ends[:, None], EMPTY)
 
 
 def _reach(squared: Tensor, error: float) -> Tensor:
@@ -454,84 +498,37 @@ def _unsure(squared: Tensor, hits: Tensor | None, error: float) -> Tensor:
     return (squared <= _reach(before, error)) | (after <= _reach(squared, error))
 
 
-def _ranks(ascending: Tensor) -> Tensor:
-    """For every element of an ascending vector, how many equal elements stand before it."""
-    places = torch.arange(len(ascending), device=ascending.device)
-    repeated = torch.zeros_like(ascending, dtype=torch.bool)
-    repeated[1:] = ascending[1:] == ascending[:-1]
-    return places - places.masked_fill(repeated, 0).cummax(0).values
-
-
-def _candidates(
-    products: Tensor, row_floors: Tensor, column_floors: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, columns and values of the products that reach the floor of their row or column."""
-    # Comparing every product with its two floors costs 0.6 ns each (a 128-dimensional product
-    # itself 1.5 ns); the maximum of a group costs 0.1 ns, and with few neighbours wanted hardly any
-    # group has to be opened.
-    width = products.shape[1]
-    column_floors = column_floors.view(-1, GROUP)
-    floors = torch.minimum(row_floors[:, None], column_floors.amin(1))
-    opened = _set_places(products.view(len(products), -1, GROUP).amax(2) >= floors)
-    values = products.view(-1, GROUP).index_select(0, opened)
-    rows = opened // len(column_floors)
-    floors = column_floors.index_select(0, opened - rows * len(column_floors))
-    floors = torch.minimum(floors, row_floors.index_select(0, rows)[:, None])
-    near = _set_places(values >= floors)
-    places = opened[near // GROUP] * GROUP + near % GROUP
-    rows = places // width
-    return rows, places - rows * width, values.view(-1).index_select(0, near)
-
-
 def _collect_pairs(points: _Points, pool: _Pool) -> None:
     """Fill the pool from all pairs of points, each pair computed once for both of its points."""
-    size = len(points.order)
-    device = points.order.device
-    # Memory counts up to 16,384 points: tiles of 1 MiB. Above, calls do: tiles of 8 MiB.
-    side, strip = (BLOCK // 2, BLOCK // 2) if size < 16 * BLOCK else (BLOCK, 2 * BLOCK)
 
-    def start_rows(start: int) -> None:
-        columns = points.columns(start, start + BLOCK)
-        stop = start + len(columns)
-        for first in range(start, stop, PIECE):
-            products = points.rows(first, min(first + PIECE, stop)) @ columns.T
-            products.diagonal(first - start).fill_(-torch.inf)
-            pool.start(first, products, start)
+    def start(block: int) -> None:
+        place = pool.rows(block)
+        tile = torch.mm(points.rows(place), points.columns(place).T)
+        pool.start(block, tile.fill_diagonal_(-torch.inf))
 
-    def collect_right_of(start: int) -> None:
-        rows = points.rows(start, start + side)
-        tile = torch.empty(side * (strip + GROUP), device=device)
-        for left in range((start // BLOCK + 1) * BLOCK, size, strip):
-            _collect_tile(pool, tile, rows, points.columns(left, left + strip), start, left)
+    def collect_right_of(panel: range) -> None:
+        rows = [points.rows(pool.rows(block)) for block in panel]
+        tile = torch.empty(pool.block**2, device=points.order.device)
+        for column in range(panel.start + 1, len(pool.blocks)):
+            columns = points.columns(pool.rows(column))
+            products = tile[: pool.block * len(columns)].view(pool.block, -1)
+            for block, block_rows in zip(panel, rows, strict=True):
+                if block < column:
+                    torch.mm(block_rows, columns.T, out=products)
+                    pool.add(block, column, products)
+                    pool.add(column, block, products, turned=True)
 
-    # Squares on the diagonal first: they give every row a floor. `order` has points of one class
+    # Tiles on the diagonal first: they give every row a floor. `order` has points of one class
     # next to each other, so these floors are close to final ones if the embeddings are any good.
-    _on_workers(start_rows, range(0, size, BLOCK), device)
-    _on_workers(collect_right_of, range(0, size, side), device)
-
-
-def _collect_tile(
-    pool: _Pool, tile: Tensor, rows: Tensor, columns: Tensor, start: int, left: int
-) -> None:
-    padded = -(-len(columns) // GROUP) * GROUP
-    products = tile[: len(rows) * padded].view(len(rows), padded)
-    products[:, len(columns) :] = -torch.inf
-    torch.mm(rows, columns.T, out=products[:, : len(columns)])
-    row_floors = pool.floors[start : start + len(rows)]
-    column_floors = torch.full((padded,), torch.inf, device=tile.device)
-    column_floors[: len(columns)] = pool.floors[left : left + len(columns)]
-    row, column, value = _candidates(products, row_floors, column_floors)
-    near = _set_places(value >= row_floors.index_select(0, row))
-    pool.add(row[near] + start, column[near] + left, value[near])
-    near = _set_places(value >= column_floors.index_select(0, column))
-    near = near[column[near].argsort()]
-    pool.add(column[near] + left, row[near] + start, value[near])
+    _on_workers(start, pool.blocks, points.order.device)
+    panels = [pool.blocks[first : first + PANEL] for first in range(0, len(pool.blocks), PANEL)]
+    _on_workers(collect_right_of, panels, points.order.device)
 
 
 def _origin(points: Tensor) -> Tensor:
     """The mean, which is exactly the point if all points are identical."""
     total = torch.zeros(points.shape[1], dtype=torch.float64, device=points.device)
-    for block in points.split(BLOCK):  # a float64 sum of all would copy them all
+    for block in points.split(PIECE):  # a float64 sum of all would copy them all
         total += block.sum(0, dtype=torch.float64)
     return (total / len(points)).float()
 
@@ -569,7 +566,7 @@ class _Search:
             order: (n,) the queries in an order that puts likely neighbours next to each other.
             take: called with every query once.
         """
-        tiled = (depths > 0) & (depths + SPARE <= BLOCK // 4) & self.among_themselves
+        tiled = (depths > 0) & (depths <= DEEPEST) & self.among_themselves
         crowded = order[:0]
         if tiled.any():
             crowded = self._by_tiles(torch.where(tiled, depths, 0), order, take)
@@ -585,15 +582,19 @@ class _Search:
         pool = _Pool(depths[order], error)
         _collect_pairs(points, pool)
 
-        def settle(start: int) -> Tensor:
-            rows = order[start : start + PIECE]
-            needed = depths[rows] > 0
-            rows, keys = rows[needed], pool.keys[start : start + PIECE][needed]
-            references = order[_references(keys).clamp_max_(len(order) - 1)]
-            keys = _sorted(_pack(_squared(keys), references))[:, : pool.keep]
-            return self._settle(rows, keys, depths, error, take)
+        def settle(block: int) -> Tensor:
+            crowded = []
+            for rows, keys in zip(
+                order[pool.rows(block)].split(PIECE), pool.sorted(block).split(PIECE), strict=True
+            ):
+                needed = _set_places(depths[rows] > 0)
+                rows, keys = rows[needed], keys[needed]
+                references = order[_references(keys).clamp_max_(len(order) - 1)]
+                keys = _pack(_squared(keys), references)
+                crowded.append(self._settle(rows, keys, depths, error, take))
+            return torch.cat(crowded)
 
-        return torch.cat(_on_workers(settle, range(0, len(order), PIECE), order.device))
+        return torch.cat(_on_workers(settle, pool.blocks, order.device))
 
     def _by_rows(self, rows: Tensor, depths: Tensor, dtype: torch.dtype, take: Take) -> Tensor:
         """Search row by row; return the rows that need a finer search."""
@@ -604,12 +605,12 @@ class _Search:
         queries = _Points(self.queries, self.origin, rows, dtype)
         norm = max(queries.largest_norm(), references.largest_norm())
         error = _error_bound(self.queries.shape[1], norm, dtype)
-        columns = references.columns(0, len(everything)).T
+        columns = references.columns(slice(None)).T
         step = max(1, ROWS_CHUNK // len(everything))
         crowded = []
         for start in range(0, len(rows), step):
             chunk = rows[start : start + step]
-            products = queries.rows(start, start + step) @ columns
+            products = queries.rows(slice(start, start + step)) @ columns
             if self.among_themselves:
                 products.scatter_(1, chunk[:, None], -torch.inf)
             keep = min(int(depths[chunk].max()) + SPARE, self.available)

@@ -13,7 +13,6 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from pytorch_metric_learning.distances import BaseDistance, DotProductSimilarity, LpDistance
 from pytorch_metric_learning.losses import (
     BaseMetricLossFunction,
-    ContrastiveLoss,
     MultiSimilarityLoss,
     TripletMarginLoss,
 )
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from losses.ball import ball_normalize
 from losses.checks import check_batch, check_positive
+from losses.contrastive import AllPairsContrastiveLoss
 from losses.method import STANDS_FOR, Hook, HookContext, Method, Preset, Space
 from losses.xbm import C1_MARGINS, C2_MARGINS, CCP_PROTOCOL, C1Loss
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 # The base loss and the distance it is taken on; CCPLoss does the normalising.
 BASES: Mapping[str, tuple[Callable[..., BaseMetricLossFunction], Callable[..., BaseDistance]]] = {
     "c1": (C1Loss, DotProductSimilarity),
-    "c2": (ContrastiveLoss, LpDistance),
+    "c2": (AllPairsContrastiveLoss, LpDistance),
     "ms": (MultiSimilarityLoss, DotProductSimilarity),
     "triplet": (TripletMarginLoss, LpDistance),
 }
@@ -140,15 +140,19 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         with torch.autocast(embeddings.device.type, enabled=False):
             anchors, proxies = self._normalized(embeddings)
             proxy_labels = self.proxy_labels.to(labels.device)
-            triplets = self._proxy_triplets(labels, proxy_labels)
-            proxy_loss = self.base(anchors, labels, triplets, proxies, proxy_labels)
-            batch_loss: Tensor | int = 0
-            if self.batch_loss_weight > 0:
-                batch_loss = self.batch_loss_weight * self.base(anchors, labels, indices_tuple)
-        loss_dict = {
-            name: {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
-            for name, loss in (("proxy_loss", proxy_loss), ("batch_loss", batch_loss))
-        }
+            base, weight = self.base, self.batch_loss_weight
+            if (
+                isinstance(base, AllPairsContrastiveLoss)
+                and indices_tuple is None
+                and base.as_it_comes()
+            ):
+                loss = base.with_references(anchors, labels, proxies, proxy_labels, weight)
+            else:
+                triplets = self._proxy_triplets(labels, proxy_labels)
+                loss = base(anchors, labels, triplets, proxies, proxy_labels)
+                if weight > 0:
+                    loss = loss + weight * base(anchors, labels, indices_tuple)
+        loss_dict = {"loss": {"losses": loss, "indices": None, "reduction_type": "already_reduced"}}
         self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
         return loss_dict
 
@@ -203,9 +207,6 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
 
     def get_default_weight_init_func(self) -> c_f.TorchInitWrapper:
         return c_f.TorchInitWrapper(torch.nn.init.kaiming_normal_)
-
-    def _sub_loss_names(self) -> list[str]:
-        return ["proxy_loss", "batch_loss"]
 
 
 @torch.no_grad()
