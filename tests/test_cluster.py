@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from conftest import FOLDER
 
 from harness import cluster
 from harness.cli import main
+from harness.cli.search import search
+from harness.cli.submit import submit
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.storage import URL_VARIABLE
@@ -84,6 +88,13 @@ def test_wrong_flags_are_refused_before_anything_is_submitted(
     assert submitted(arguments, tmp_path) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_whatever_a_search_takes_can_be_submitted() -> None:
+    def flags(command: Callable[..., None]) -> set[str]:
+        return set(inspect.signature(command).parameters)
+
+    assert flags(search) - flags(submit) == {"verbose"}  # nobody watches a submitted search
 
 
 def test_a_missing_submitit_names_the_extra(

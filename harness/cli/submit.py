@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import (
+    AllowMissing,
+    Cache,
+    CacheDir,
     ConfigFile,
     DataRoot,
     Dataset,
@@ -23,6 +26,8 @@ from harness.cli.options import (
     Storage,
     Trials,
     Trunk,
+    TrunkLr,
+    Weights,
     Workers,
     read_search_configs,
 )
@@ -43,6 +48,8 @@ def submit(
     dataset: Dataset = None,
     protocol: Protocol = None,
     trunk: Trunk = None,
+    weights: Weights = None,
+    trunk_lr: TrunkLr = None,
     trials: Trials = None,
     sampler: Sampler = None,
     prune: Prune = False,
@@ -51,6 +58,9 @@ def submit(
     workers: Workers = None,
     device: Device = None,
     data_root: DataRoot = None,
+    allow_missing: AllowMissing = None,
+    cache: Cache = None,
+    cache_dir: CacheDir = None,
     storage: Storage = None,
     runs_dir: RunsDir = None,
     config: ConfigFile = None,
