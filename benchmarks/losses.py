@@ -15,12 +15,13 @@ from types import SimpleNamespace
 
 import torch
 import torchvision
-from pytorch_metric_learning.losses import ProxyAnchorLoss, ProxyNCALoss
+from pytorch_metric_learning.distances import LpDistance
+from pytorch_metric_learning.losses import ContrastiveLoss, ProxyAnchorLoss, ProxyNCALoss
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from losses.ball import BallLpDistance
-from losses.ccp import AlternatingProjections, CCPLoss, build_base, select_proxies
+from losses.ccp import BASE_PARAMS, AlternatingProjections, CCPLoss, build_base, select_proxies
 from losses.hpl import HierarchicalProxyLoss
 from losses.proxygml import ProxyGMLLoss, num_selected
 from losses.proxynca_pp import ProxyNCAPlusPlusLoss
@@ -201,6 +202,19 @@ def moving(loss: nn.Module, size: Size) -> Callable[[], float]:
     return run
 
 
+def ccp(size: Size) -> Iterator[Row]:
+    def loss(base: str | ContrastiveLoss) -> nn.Module:
+        return CCPLoss(size.num_classes, size.dim, base)
+
+    margins = BASE_PARAMS["c2"]["cub"]
+    pml = ContrastiveLoss(**margins, distance=LpDistance(normalize_embeddings=False))
+    ours, peer = interleaved(
+        size.repeats, forward_backward(loss("c2"), size), forward_backward(loss(pml), size)
+    )
+    name = f"CCP over c2 / over PML's ContrastiveLoss, {size.name}"
+    yield Row(name, ours, peer, 1.5, faster=True)
+
+
 def training_step(
     loss: nn.Module, size: Size, pixels: int, hook: AlternatingProjections | None = None
 ) -> Callable[[], None]:
@@ -262,6 +276,7 @@ def main() -> None:
         proxynca(cub, sop),
         proxygml(cub, sop),
         hpl(sop),
+        ccp(cub),
         whole_steps(cub, pixels=32 if quick else 128, repeats=1 if quick else 15),
     ):
         for row in rows:
