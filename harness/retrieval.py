@@ -386,10 +386,10 @@ class _Pool:
         self.depths, self.error, self.size = depths, error, len(depths)
         self.keep = int(depths.max()) + SPARE
         self.reference_bits = max(1, (self.size - 1).bit_length())
-        # Memory counts up to 16,384 points; above, calls do. 31 bits of a key are distance, so that
-        # 32 are left for query and reference.
+        # Memory counts up to 16,384 points; above, calls do. 31 bits of a key are distance; of the
+        # others query and reference take 31, so that the end of the last query is an int64, too.
         block = BLOCK if self.size < 32 * BLOCK else 2 * BLOCK
-        self.block = min(block, 2 ** (32 - self.reference_bits))
+        self.block = min(block, 2 ** (31 - self.reference_bits))
         self.blocks = range(-(-self.size // self.block))
         self.adding = [threading.Lock() for _ in self.blocks]
         room = (self.keep + max(16, self.keep // 2)) * self.block
@@ -402,7 +402,7 @@ class _Pool:
         return slice(block * self.block, min((block + 1) * self.block, self.size))
 
     def start(self, block: int, products: Tensor) -> None:
-        """Set the floors of a block by its products among themselves, and add them."""
+        """Set the floors of a block by its products with itself, and add what reaches them."""
         depths = self.depths[self.rows(block)]
         best = _largest(products, min(int(depths.max()), products.shape[1]))
         known = _set_places((depths > 0) & (depths <= best.shape[1]))
