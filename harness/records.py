@@ -175,7 +175,10 @@ def provenance() -> dict[str, Any]:
 
 def _command() -> str:
     """The command line, without the folder that the program lies in and without passwords."""
-    return redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    program = Path(sys.argv[0]).name
+    if program == "__main__.py":  # python -m harness
+        program = "harness"
+    return redact(shlex.join([program, *sys.argv[1:]]))
 
 
 @cache

@@ -29,7 +29,7 @@ DEFAULT_METRICS = ("p_at_1", "r_precision", "map_at_r")
 # wrong by up to 7e-5 for unit vectors of 512 dimensions in the worst case, by 1e-6 in practice:
 # near-duplicates would come out in random order.)
 
-BLOCK = 512  # rows and columns of a tile
+BLOCK = 512  # rows and columns of a tile; a power of 2
 PANEL = 2  # blocks of rows that share each block of columns
 PIECE = 128  # rows at a time where a step needs temporaries, which then fit into the cache
 DEEPEST = 248  # neighbours per query up to which tiles are searched; beyond, whole rows
@@ -226,7 +226,10 @@ def _check_embeddings(name: str, embeddings: Tensor) -> None:
         raise ValueError(
             f"{name} must be a non-empty (n, dimensions) matrix, got {tuple(embeddings.shape)}"
         )
-    least, most = embeddings.detach().aminmax(dim=1)  # NaN if any is; no temporary of full size
+    embeddings = embeddings.detach()
+    if embeddings.sum().isfinite():  # then every value is; one that is not may be an overflow
+        return
+    least, most = embeddings.aminmax(dim=1)  # NaN if any is; no temporary of full size
     broken = ~(torch.isfinite(least) & torch.isfinite(most))
     if broken.any():
         raise ValueError(f"{name} must be finite, row {int(broken.nonzero()[0])} is not")
@@ -378,8 +381,9 @@ class _Pool:
     reference: one sort puts a block in order.
 
     Attributes:
-        floors: (n,) the least product (-squared distance / 2) that still makes a candidate; a
-            thread may read them while another raises some: an old floor lets more pass, no less.
+        floors: (blocks, block) the least product (-squared distance / 2) that still makes a
+            candidate; a thread may read them while another raises some: an old floor lets more
+            pass, no less.
     """
 
     def __init__(self, depths: Tensor, error: float):
@@ -390,13 +394,15 @@ class _Pool:
         # others query and reference take 31, so that the end of the last query is an int64, too.
         block = BLOCK if self.size < 32 * BLOCK else 2 * BLOCK
         self.block = min(block, 2 ** (31 - self.reference_bits))
+        self.block_bits = self.block.bit_length() - 1
         self.blocks = range(-(-self.size // self.block))
         self.adding = [threading.Lock() for _ in self.blocks]
         room = (self.keep + max(16, self.keep // 2)) * self.block
         self.keys = torch.empty(len(self.blocks), room, dtype=torch.int64, device=depths.device)
         self.used = [0] * len(self.blocks)
-        self.floors = torch.full((self.size,), torch.finfo(torch.float32).min, device=depths.device)
-        self.floors[depths == 0] = torch.inf
+        shape, anything = (len(self.blocks), self.block), torch.finfo(torch.float32).min
+        self.floors = torch.full(shape, torch.inf, device=depths.device)
+        self.floors.view(-1)[: self.size] = torch.where(depths > 0, anything, torch.inf)
 
     def rows(self, block: int) -> slice:
         return slice(block * self.block, min((block + 1) * self.block, self.size))
@@ -407,7 +413,7 @@ class _Pool:
         best = _largest(products, min(int(depths.max()), products.shape[1]))
         known = _set_places((depths > 0) & (depths <= best.shape[1]))
         last = best[known, best.shape[1] - depths[known]]
-        floors = self.floors[self.rows(block)]
+        floors = self.floors[block]
         floors[known] = torch.maximum(floors[known], self._floor(last * -2))
         self.add(block, block, products)
 
@@ -415,13 +421,15 @@ class _Pool:
         """Add what reaches the floors of `block` in its tile of products with another.
 
         Args:
-            products: (queries of `block`, queries of `other`), the other way round if `turned`.
+            products: (queries of `block`, `self.block`), the other way round if `turned`; -inf
+                where `other` has fewer.
         """
-        floors = self.floors[self.rows(block)]
-        places = _places_reaching(products, floors if turned else floors[:, None])
-        values = products.reshape(-1).index_select(0, places)
-        first = torch.div(places, products.shape[1], rounding_mode="floor")
-        second = places.sub_(first * products.shape[1])
+        floors = self.floors[block]
+        floors = floors if turned else floors[: len(products), None]
+        places = _places_reaching(products, floors)
+        values = products.view(-1).index_select(0, places)
+        first = places >> self.block_bits
+        second = places.bitwise_and_(self.block - 1)
         rows, columns = (second, first) if turned else (first, second)
         keys = _bits(values * -2)
         keys |= rows.bitwise_left_shift_(31)
@@ -439,7 +447,7 @@ class _Pool:
         keys, starts, ends = self._take(block, more)
         last = starts + self.depths[self.rows(block)] - 1
         known = _set_places((last >= starts) & (last < ends))
-        self.floors[self.rows(block)][known] = self._floor(self._squared(keys[last[known]]))
+        self.floors[block, known] = self._floor(self._squared(keys[last[known]]))
         ranks = torch.arange(len(keys), device=keys.device)
         ranks -= starts.repeat_interleave(ends - starts, output_size=len(keys))
         return keys.index_select(0, _set_places(ranks < self.keep))
@@ -503,20 +511,27 @@ def _collect_pairs(points: _Points, pool: _Pool) -> None:
 
     def start(block: int) -> None:
         place = pool.rows(block)
-        tile = torch.mm(points.rows(place), points.columns(place).T)
-        pool.start(block, tile.fill_diagonal_(-torch.inf))
+        products = empty_tile()[: place.stop - place.start]
+        multiply(points.rows(place), points.columns(place), products)
+        pool.start(block, products.fill_diagonal_(-torch.inf))
 
     def collect_right_of(panel: range) -> None:
         rows = [points.rows(pool.rows(block)) for block in panel]
-        tile = torch.empty(pool.block**2, device=points.order.device)
+        products = empty_tile()
         for column in range(panel.start + 1, len(pool.blocks)):
             columns = points.columns(pool.rows(column))
-            products = tile[: pool.block * len(columns)].view(pool.block, -1)
             for block, block_rows in zip(panel, rows, strict=True):
                 if block < column:
-                    torch.mm(block_rows, columns.T, out=products)
+                    multiply(block_rows, columns, products)
                     pool.add(block, column, products)
                     pool.add(column, block, products, turned=True)
+
+    def empty_tile() -> Tensor:
+        return torch.empty(pool.block, pool.block, device=points.order.device)
+
+    def multiply(rows: Tensor, columns: Tensor, products: Tensor) -> None:
+        torch.mm(rows, columns.T, out=products[:, : len(columns)])
+        products[:, len(columns) :] = -torch.inf
 
     # Tiles on the diagonal first: they give every row a floor. `order` has points of one class
     # next to each other, so these floors are close to final ones if the embeddings are any good.
@@ -643,13 +658,14 @@ class _Search:
 
     def _refine(self, keys: Tensor, rows: Tensor, unsure: Tensor) -> None:
         """Replace the squared distances of unsure (row, column) places by exact ones."""
-        for part in unsure.nonzero().split(max(1, PAIRS_CHUNK // self.queries.shape[1])):
-            row, column = part.T.contiguous()
-            references = _references(keys[row, column])
+        places, width = _set_places(unsure), keys.shape[1]
+        for part in places.split(max(1, PAIRS_CHUNK // self.queries.shape[1])):
+            row = torch.div(part, width, rounding_mode="floor")
+            references = _references(keys.view(-1)[part])
             squared = _exact_squared(
                 self.queries.index_select(0, rows[row]), self.references.index_select(0, references)
             )
-            keys[row, column] = _pack(squared, references)
+            keys.view(-1)[part] = _pack(squared, references)
 
     def _one_by_one(self, rows: Tensor, depths: Tensor, take: Take) -> None:
         """For points with so many near-duplicates that only exact distances can tell them apart."""

@@ -83,7 +83,7 @@ def pml_scores(embeddings: Tensor, labels: Tensor, *references: Tensor) -> dict[
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles so small that a few hundred points make many of them, the last one partial."""
-    monkeypatch.setattr(retrieval, "BLOCK", 96)
+    monkeypatch.setattr(retrieval, "BLOCK", 64)
     monkeypatch.setattr(retrieval, "ROWS_CHUNK", 2**12)
 
 
@@ -180,7 +180,7 @@ def test_points_far_from_the_origin_need_no_second_search(monkeypatch: pytest.Mo
 def test_result_does_not_depend_on_the_tile_size(monkeypatch: pytest.MonkeyPatch) -> None:
     points = clustered(700, 24, 30)[0].repeat(2, 1)
     expected = nearest(points, None, 12)
-    for block in (64, 96, 512):
+    for block in (32, 64, 256):
         monkeypatch.setattr(retrieval, "BLOCK", block)
         assert torch.equal(nearest(points, None, 12), expected)
 

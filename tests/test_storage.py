@@ -205,12 +205,16 @@ def test_a_study_refuses_other_settings_wherever_it_runs(
         Study(build_experiment(config.updated(elsewhere)))
 
 
-def test_passwords_are_not_written_down(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_written_down_without_passwords_and_folders(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = "postgresql+psycopg://me:s3cret@host/db"
     monkeypatch.setattr(sys, "argv", ["harness", "search", "--storage", secret])
     hidden = "postgresql+psycopg://me:***@host/db"
     assert hidden in config.updated({"storage": secret}).to_yaml()
     assert provenance()["command"] == f"harness search --storage {hidden}"
+    monkeypatch.setattr(sys, "argv", ["/opt/harness/__main__.py", "eval"])  # python -m harness
+    assert provenance()["command"] == "harness eval"
     assert redact("postgresql://host/db?password=s3cret&x=1") == (
         "postgresql://host/db?password=***&x=1"
     )
