@@ -156,19 +156,24 @@ def to_latex(frame: pd.DataFrame) -> str:
     lines = [
         r"\begin{table}",
         r"\centering\scriptsize",
-        r"\setlength{\tabcolsep}{3pt}",
+        r"\setlength{\tabcolsep}{2pt}",
         rf"\begin{{tabular}}{{rl{'r' * len(scores)}r}}",
         r"\hline",
         rf" & & {groups} & \\",
         rf" & method & {titles} & {titles} & $n$ \\",
         r"\hline",
-        *(rf"{' & '.join(map(escape, row))} \\" for row in table.astype(str).to_numpy()),
+        *(rf"{' & '.join(map(_tight, row))} \\" for row in table.astype(str).to_numpy()),
         r"\hline",
         r"\end{tabular}",
         rf"\caption{{{notes}}}",
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _tight(cell: str) -> str:
+    """A cell without spaces around its interval, so that the table fits into a text column."""
+    return escape(cell.replace(" ± ", "±"))
 
 
 LATEX_SPECIAL = {
