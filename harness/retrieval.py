@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ DEEPEST = 248  # neighbours per query up to which tiles are searched; beyond, wh
 SPARE = 8  # candidates kept beyond the needed depth, so that near-ties at the last place fit
 PAIRS_CHUNK = 2**18  # coordinates per step of the exact distances
 ROWS_CHUNK = 2**22  # distances per step of the row-wise search
+SWITCH_SECONDS = 2e-4  # after which one thread lets the other run
 KMEANS_SEED = 0
 EMPTY = 0x7F800000_FFFFFFFF  # key of a free slot: infinitely far
 
@@ -262,18 +264,22 @@ def _on_workers(
         with torch.inference_mode(inference):
             return [work(item) for item in remaining]
 
+    # Operations are short: a thread that waits 5 ms for the interpreter waits for ten of them.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
     # This thread is one of the two: memory freed by a thread is not there for others to use.
     try:
         with ThreadPoolExecutor(1) as executor:
             helper = executor.submit(work_through)
             return work_through() + helper.result()
     finally:
+        sys.setswitchinterval(interval)
         torch.set_num_threads(threads)
 
 
 # On CPU numpy is faster than torch at these, measured on one thread: 0.1 against 1.0 ms for the few
 # set places of 1024 x 1024, 0.7 against 3.9 ms to sort 1024 x 120 int64, 4.9 against 13.8 ms for
-# the 90 largest of 1024 x 1024.
+# the 90th largest of the rows of 1024 x 1024.
 
 
 def _set_places(mask: Tensor) -> Tensor:
@@ -295,13 +301,15 @@ def _sorted(keys: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(keys.numpy())) if keys.is_cpu else keys.sort().values
 
 
-def _largest(products: Tensor, count: int) -> Tensor:
-    """(rows, count) the largest elements of every row, in ascending order."""
-    if count == products.shape[1]:
-        return products.sort(1).values
+def _nth_largest(products: Tensor, ranks: Tensor) -> Tensor:
+    """(rows,) the element of every row that has the given rank, from 1, in descending order."""
     if products.is_cpu:
-        return _sorted(torch.from_numpy(np.partition(products.numpy(), -count)[:, -count:]))
-    return products.topk(count, dim=1).values.flip(1)
+        places = products.shape[1] - ranks
+        parted = torch.from_numpy(np.partition(products.numpy(), np.unique(places)))
+    else:
+        places = ranks - 1
+        parted = products.topk(int(ranks.max()), dim=1).values
+    return parted.gather(1, places[:, None])[:, 0]
 
 
 def _pack(squared: Tensor, references: Tensor) -> Tensor:
@@ -410,11 +418,10 @@ class _Pool:
     def start(self, block: int, products: Tensor) -> None:
         """Set the floors of a block by its products with itself, and add what reaches them."""
         depths = self.depths[self.rows(block)]
-        best = _largest(products, min(int(depths.max()), products.shape[1]))
-        known = _set_places((depths > 0) & (depths <= best.shape[1]))
-        last = best[known, best.shape[1] - depths[known]]
-        floors = self.floors[block]
-        floors[known] = torch.maximum(floors[known], self._floor(last * -2))
+        # A query that needs more than there are gets its own place, -inf: no floor.
+        last = _nth_largest(products, depths.clamp(1, products.shape[1]))
+        floors = self.floors[block, : len(products)]
+        floors.copy_(torch.maximum(floors, self._floor(last * -2)))
         self.add(block, block, products)
 
     def add(self, block: int, other: int, products: Tensor, turned: bool = False) -> None:
@@ -600,7 +607,9 @@ class _Search:
         def settle(block: int) -> Tensor:
             crowded = []
             for rows, keys in zip(
-                order[pool.rows(block)].split(PIECE), pool.sorted(block).split(PIECE), strict=True
+                order[pool.rows(block)].split(2 * PIECE),
+                pool.sorted(block).split(2 * PIECE),
+                strict=True,
             ):
                 needed = _set_places(depths[rows] > 0)
                 rows, keys = rows[needed], keys[needed]
