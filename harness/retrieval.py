@@ -32,12 +32,12 @@ DEFAULT_METRICS = ("p_at_1", "r_precision", "map_at_r")
 
 BLOCK = 512  # rows and columns of a tile; a power of 2
 PANEL = 2  # blocks of rows that share each block of columns
-PIECE = 128  # rows at a time where a step needs temporaries, which then fit into the cache
+PIECE = 256  # rows at a time where a step needs temporaries, which then fit into the cache
 DEEPEST = 248  # neighbours per query up to which tiles are searched; beyond, whole rows
 SPARE = 8  # candidates kept beyond the needed depth, so that near-ties at the last place fit
 PAIRS_CHUNK = 2**18  # coordinates per step of the exact distances
 ROWS_CHUNK = 2**22  # distances per step of the row-wise search
-SWITCH_SECONDS = 2e-4  # after which one thread lets the other run
+SWITCH_SECONDS = 5e-5  # after which one thread lets the other run
 KMEANS_SEED = 0
 EMPTY = 0x7F800000_FFFFFFFF  # key of a free slot: infinitely far
 
@@ -607,8 +607,8 @@ class _Search:
         def settle(block: int) -> Tensor:
             crowded = []
             for rows, keys in zip(
-                order[pool.rows(block)].split(2 * PIECE),
-                pool.sorted(block).split(2 * PIECE),
+                order[pool.rows(block)].split(PIECE),
+                pool.sorted(block).split(PIECE),
                 strict=True,
             ):
                 needed = _set_places(depths[rows] > 0)
