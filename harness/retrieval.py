@@ -323,8 +323,13 @@ def _bits(squared: Tensor) -> Tensor:
     return squared.clamp_min(0).abs_().view(torch.int32).to(torch.int64)
 
 
+def _number(bits: Tensor) -> Tensor:
+    """What `_bits` were taken of."""
+    return bits.to(torch.int32).view(torch.float32)
+
+
 def _squared(keys: Tensor) -> Tensor:
-    return (keys >> 32).to(torch.int32).view(torch.float32)
+    return _number(keys >> 32)
 
 
 def _references(keys: Tensor) -> Tensor:
@@ -454,7 +459,7 @@ class _Pool:
         keys, starts, ends = self._take(block, more)
         last = starts + self.depths[self.rows(block)] - 1
         known = _set_places((last >= starts) & (last < ends))
-        self.floors[block, known] = self._floor(self._squared(keys[last[known]]))
+        self.floors[block, known] = self._floor(_number(self._distance_bits(keys[last[known]])))
         ranks = torch.arange(len(keys), device=keys.device)
         ranks -= starts.repeat_interleave(ends - starts, output_size=len(keys))
         return keys.index_select(0, _set_places(ranks < self.keep))
@@ -468,8 +473,8 @@ class _Pool:
         bounds = torch.searchsorted(keys, bounds)
         return keys, bounds[:-1], bounds[1:]
 
-    def _squared(self, keys: Tensor) -> Tensor:
-        return ((keys >> self.reference_bits) & 0x7FFFFFFF).to(torch.int32).view(torch.float32)
+    def _distance_bits(self, keys: Tensor) -> Tensor:
+        return (keys >> self.reference_bits) & 0x7FFFFFFF
 
     def _floor(self, squared: Tensor) -> Tensor:
         """The floor of a query whose last needed candidate has this squared distance."""
@@ -480,7 +485,7 @@ class _Pool:
         keys, starts, ends = self._take(block, self.keys[block, :0])
         places = starts[:, None] + torch.arange(self.keep, device=keys.device)
         keys = keys[places.clamp_max(len(keys) - 1)] if len(keys) else places
-        packed = _pack(self._squared(keys), keys & (2**self.reference_bits - 1))
+        packed = (self._distance_bits(keys) << 32) | (keys & (2**self.reference_bits - 1))
         return packed.masked_fill_(places >= ends[:, None], EMPTY)
 
 
@@ -614,7 +619,7 @@ class _Search:
                 needed = _set_places(depths[rows] > 0)
                 rows, keys = rows[needed], keys[needed]
                 references = order[_references(keys).clamp_max_(len(order) - 1)]
-                keys = _pack(_squared(keys), references)
+                keys = (keys >> 32 << 32) | references
                 crowded.append(self._settle(rows, keys, depths, error, take))
             return torch.cat(crowded)
 

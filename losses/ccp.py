@@ -141,11 +141,7 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
             anchors, proxies = self._normalized(embeddings)
             proxy_labels = self.proxy_labels.to(labels.device)
             base, weight = self.base, self.batch_loss_weight
-            if (
-                isinstance(base, AllPairsContrastiveLoss)
-                and indices_tuple is None
-                and base.as_it_comes()
-            ):
+            if isinstance(base, AllPairsContrastiveLoss) and base.as_it_comes(indices_tuple):
                 loss = base.with_references(anchors, labels, proxies, proxy_labels, weight)
             else:
                 triplets = self._proxy_triplets(labels, proxy_labels)

@@ -32,7 +32,7 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Any:
-        if labels is None or indices_tuple is not None or not self.as_it_comes():
+        if labels is None or not self.as_it_comes(indices_tuple):
             return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         c_f.check_shapes(embeddings, labels)
         labels = c_f.to_device(labels, embeddings)
@@ -63,11 +63,12 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
         margins = (self.pos_margin, self.neg_margin)
         return _Contrastive.apply(anchors, columns, same, len(ref_emb), margins, weights)
 
-    def as_it_comes(self) -> bool:
+    def as_it_comes(self, indices_tuple: tuple[Tensor, ...] | None = None) -> bool:
         """Whether all is as this class can do it faster."""
         distance, reducer = self.distance, self.reducer
         return (
-            isinstance(distance, LpDistance)
+            indices_tuple is None
+            and isinstance(distance, LpDistance)
             and type(distance).compute_mat is LpDistance.compute_mat
             and (distance.p, distance.power) == (2, 1)
             and isinstance(reducer, MultipleReducers)
