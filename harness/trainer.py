@@ -100,6 +100,7 @@ class Trainer:
         self.device = device
         self.trunk_parameters = [p for p in model.trunk.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(model, loss, protocol, method, params)
+        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.progress = Progress()
         self.train_loss = float("nan")
         self.best_weights: dict[str, Tensor] = {}
@@ -211,7 +212,8 @@ class Trainer:
         images = images.to(self.device, non_blocking=True)
         labels = labels.to(self.device, non_blocking=True)
         loss = self.loss(self.model(images), labels)
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:  # as zero_grad does, without its profiling
+            parameter.grad = None
         loss.backward()
         self.hook.after_backward(self)
         self._clip()
@@ -219,11 +221,10 @@ class Trainer:
         return loss.detach()
 
     def _clip(self) -> None:
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         if self.protocol.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, self.protocol.clip_norm)
+            nn.utils.clip_grad_norm_(self.parameters, self.protocol.clip_norm)
         if self.protocol.clip_value is not None:
-            nn.utils.clip_grad_value_(parameters, self.protocol.clip_value)
+            nn.utils.clip_grad_value_(self.parameters, self.protocol.clip_value)
 
     def _validate(self) -> None:
         score = self.validate(self.model)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from losses.ball import ball_normalize
 from losses.checks import check_batch, check_positive
 from losses.contrastive import AllPairsContrastiveLoss
+from losses.loss_dict import reduced
 from losses.method import STANDS_FOR, Hook, HookContext, Method, Preset, Space
 from losses.xbm import C1_MARGINS, C2_MARGINS, CCP_PROTOCOL, C1Loss
 
@@ -138,25 +139,27 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
         check_batch(embeddings, labels, self.num_classes, self.embedding_size)
         with torch.autocast(embeddings.device.type, enabled=False):
-            anchors, proxies = self._normalized(embeddings)
+            proxies, embeddings = self._in_float32(embeddings)
             proxy_labels = self.proxy_labels.to(labels.device)
             base, weight = self.base, self.batch_loss_weight
             if isinstance(base, AllPairsContrastiveLoss) and base.as_it_comes(indices_tuple):
-                loss = base.with_references(anchors, labels, proxies, proxy_labels, weight)
+                vectors = ball_normalize(torch.cat([proxies, embeddings]))
+                all_labels = torch.cat([proxy_labels, labels])
+                loss = base.with_references(vectors, all_labels, len(proxies), weight)
             else:
+                proxies, anchors = ball_normalize(proxies), ball_normalize(embeddings)
                 triplets = self._proxy_triplets(labels, proxy_labels)
                 loss = base(anchors, labels, triplets, proxies, proxy_labels)
                 if weight > 0:
                     loss = loss + weight * base(anchors, labels, indices_tuple)
-        loss_dict = {"loss": {"losses": loss, "indices": None, "reduction_type": "already_reduced"}}
+        loss_dict = {"loss": reduced(loss)}
         self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
         return loss_dict
 
-    def _normalized(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings and proxies in the ball, in float32 or better."""
+    def _in_float32(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Proxies and embeddings in float32 or better."""
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        proxies = self.proxies.to(device=embeddings.device, dtype=dtype)
-        return ball_normalize(embeddings.to(dtype)), ball_normalize(proxies)
+        return self.proxies.to(device=embeddings.device, dtype=dtype), embeddings.to(dtype)
 
     def _proxy_triplets(
         self, labels: Tensor, proxy_labels: Tensor
@@ -182,7 +185,8 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """(batch, classes) the largest similarity (or -distance) to any proxy of the class."""
         with torch.autocast(embeddings.device.type, enabled=False):
-            matrix = self.distance(*self._normalized(embeddings))
+            proxies, embeddings = self._in_float32(embeddings)
+            matrix = self.distance(ball_normalize(embeddings), ball_normalize(proxies))
         similarities = matrix if self.distance.is_inverted else -matrix
         return similarities.view(-1, self.proxies_per_class, self.num_classes).amax(dim=1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ def check_embeddings(embeddings: Tensor, embedding_size: int | None = None) -> N
         raise ValueError("a batch must hold at least one embedding, got none")
     # A sum is finite only if every term is; four times cheaper than looking at each, which is
     # left for a sum that is not (large finite values may overflow).
-    if not (embeddings.detach().sum().isfinite() or torch.isfinite(embeddings).all()):
+    if not (math.isfinite(embeddings.detach().sum()) or torch.isfinite(embeddings).all()):
         bad = int((~torch.isfinite(embeddings)).any(dim=1).sum())
         raise ValueError(f"embeddings must be finite, {bad} of {len(embeddings)} rows are not")
 

@@ -37,31 +37,27 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
         c_f.check_shapes(embeddings, labels)
         labels = c_f.to_device(labels, embeddings)
         if ref_emb is None:
-            return self._loss(embeddings, labels, embeddings[:0], labels[:0], (0, 1))
+            return self._loss(embeddings, labels, 0, (0, 1))
         ref_emb, ref_labels = c_f.set_ref_emb(embeddings, labels, ref_emb, ref_labels)
-        return self._loss(embeddings, labels, ref_emb, ref_labels, (1, 0))
+        vectors, all_labels = torch.cat([ref_emb, embeddings]), torch.cat([ref_labels, labels])
+        return self._loss(vectors, all_labels, len(ref_emb), (1, 0))
 
     def with_references(
-        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor, weight: float
+        self, vectors: Tensor, labels: Tensor, num_references: int, weight: float
     ) -> Tensor:
-        """The loss against references plus `weight` times the loss within the batch, in one go."""
-        return self._loss(embeddings, labels, ref_emb, ref_labels, (1, weight))
+        """The loss against references plus `weight` times the loss within the batch, in one go.
+
+        Args:
+            vectors: the references, then the batch; labels likewise.
+        """
+        return self._loss(vectors, labels, num_references, (1, weight))
 
     def _loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
-        weights: tuple[float, float],
+        self, vectors: Tensor, labels: Tensor, num_references: int, weights: tuple[float, float]
     ) -> Tensor:
-        anchors = self.distance.maybe_normalize(embeddings)
-        columns, column_labels = self.distance.maybe_normalize(ref_emb), ref_labels
-        if weights[1]:
-            columns, column_labels = torch.cat([columns, anchors]), torch.cat([ref_labels, labels])
-        same = (labels.unsqueeze(1) == column_labels).to(anchors.dtype)
         margins = (self.pos_margin, self.neg_margin)
-        return _Contrastive.apply(anchors, columns, same, len(ref_emb), margins, weights)
+        vectors = self.distance.maybe_normalize(vectors)
+        return _Contrastive.apply(vectors, labels, num_references, margins, weights)
 
     def as_it_comes(self, indices_tuple: tuple[Tensor, ...] | None = None) -> bool:
         """Whether all is as this class can do it faster."""
@@ -79,7 +75,7 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
 
 
 class _Contrastive(torch.autograd.Function):
-    """The weighted loss against references, the first columns, and within the batch, the others.
+    """The weighted losses of a batch, the last rows, against references, the first, and in itself.
 
     Each is the mean violation of positive pairs plus that of negative pairs, zeros not counted.
     Masks are of floats throughout: arithmetic on them is several times as fast as on booleans.
@@ -88,56 +84,63 @@ class _Contrastive(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        anchors: Tensor,
-        columns: Tensor,
-        same: Tensor,
+        vectors: Tensor,
+        labels: Tensor,
         num_references: int,
         margins: tuple[float, float],
         weights: tuple[float, float],
     ) -> Tensor:
         pos_margin, neg_margin = margins
-        distances, apart = _distances(anchors, columns)
+        same = (labels[num_references:].unsqueeze(1) == labels).to(vectors.dtype)
         sign = same * 2 - 1
+        roots, apart = _distances(vectors, num_references)
         offsets = neg_margin - same * (pos_margin + neg_margin)
-        violations = torch.addcmul(offsets, sign, distances).relu_()
+        violations = torch.addcmul(offsets, sign, roots * apart).relu_()
         violations[:, num_references:].fill_diagonal_(0)
+        violated = violations.sign()
+        pair_weights = _pair_weights(violated, same, num_references, weights)
+        loss = torch.vdot(violations.flatten(), pair_weights.flatten())
         # The gradient by each distance, divided by the distance: what backward multiplies
         # differences of vectors with. Where two vectors coincide there is no direction.
-        slopes = violations.sign().mul_(sign)
-        loss = anchors.new_zeros(())
-        sizes = (num_references, len(columns) - num_references)
-        parts = (matrix.split(sizes, dim=1) for matrix in (violations, slopes, same))
-        for violated, sloping, alike, weight in zip(*parts, weights, strict=True):
-            if weight:
-                loss += _mean_and_slopes(violated, sloping, alike, weight)
-        ctx.save_for_backward(anchors, columns, slopes.mul_(apart).div_(distances + (1 - apart)))
+        slopes = pair_weights.mul_(violated).mul_(sign).mul_(apart).div_(roots)
+        ctx.save_for_backward(vectors, slopes)
+        ctx.num_references = num_references
         return loss
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        anchors, columns, slopes = ctx.saved_tensors
+        vectors, slopes = ctx.saved_tensors
         slopes = slopes * gradient
-        of_anchors = torch.addmm(anchors * slopes.sum(1, keepdim=True), slopes, columns, alpha=-1)
-        of_columns = torch.addmm(columns * slopes.sum(0).unsqueeze(1), slopes.T, anchors, alpha=-1)
-        return of_anchors, of_columns, None, None, None, None
+        batch = vectors[ctx.num_references :]
+        result = torch.addmm(vectors * slopes.sum(0).unsqueeze(1), slopes.T, batch, alpha=-1)
+        of_batch = result[ctx.num_references :]
+        of_batch.addmm_(slopes, vectors, alpha=-1).addcmul_(batch, slopes.sum(1, keepdim=True))
+        return result, None, None, None, None
 
 
-def _mean_and_slopes(violations: Tensor, slopes: Tensor, same: Tensor, weight: float) -> Tensor:
-    """One part's loss; scales its slopes, which come in as -1, 0 and 1, to be those of the loss."""
-    positive = slopes.relu()  # those of positive pairs are never below zero
-    pos_count = positive.sum()
-    count = slopes.abs().sum()
-    total, pos_total = violations.sum(), (violations * same).sum()
-    pos_weight = weight / pos_count.clamp_min(1)
-    neg_weight = weight / (count - pos_count).clamp_min(1)
-    slopes.mul_(neg_weight).add_(positive * (pos_weight - neg_weight))
-    return pos_total * pos_weight + (total - pos_total) * neg_weight
+def _pair_weights(
+    violated: Tensor, same: Tensor, num_references: int, weights: tuple[float, float]
+) -> Tensor:
+    """What each pair's violation counts for: its part's weight by the violations of its kind."""
+    positive = violated * same
+    counts = torch.stack([positive, violated - positive]).sum(dim=1)
+    sizes = (num_references, len(same.T) - num_references)
+    parts = []
+    for count, alike, weight in zip(
+        counts.split(sizes, 1), same.split(sizes, 1), weights, strict=True
+    ):
+        of_positive, of_negative = (weight / count.sum(1).clamp_min_(1)).unbind()
+        parts.append(torch.lerp(of_negative, of_positive, alike))
+    return torch.cat(parts, dim=1)
 
 
-def _distances(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, m) distances, and 1 where they are large enough to be told from 0, else 0."""
-    left_squares, right_squares = torch.linalg.vecdot(left, left), torch.linalg.vecdot(right, right)
-    squared = torch.addmm(right_squares, left, right.T, alpha=-2).add_(left_squares.unsqueeze(1))
-    unsure = 4 * torch.finfo(left.dtype).eps * (left_squares.amax() + right_squares.amax())
-    apart = (squared - unsure).relu_().sign_()
-    return squared.relu_().sqrt_(), apart
+def _distances(vectors: Tensor, num_references: int) -> tuple[Tensor, Tensor]:
+    """(batch, all) distances, and 1 where they are large enough to be told from 0, else 0."""
+    squares = torch.linalg.vecdot(vectors, vectors)
+    batch, batch_squares = vectors[num_references:], squares[num_references:]
+    squared = torch.addmm(squares, batch, vectors.T, alpha=-2).add_(batch_squares.unsqueeze(1))
+    precision = torch.finfo(vectors.dtype)
+    unsure = squares.amax().mul_(8 * precision.eps).add_(precision.tiny)
+    apart = (squared > unsure).to(vectors.dtype)
+    return squared.clamp_min_(unsure).sqrt_(), apart

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize, one_hot
 
 from losses.checks import check_batch, check_positive
+from losses.loss_dict import reduced
 from losses.method import LOSS_LR, Method, Preset, Space
 
 
@@ -247,10 +248,7 @@ class DRMLLoss(BaseMetricLossFunction):
             "repre_loss": self.repre_weight * repre_loss,
             "recon_loss": self.recon_weight * recon_loss,
         }
-        return {
-            name: {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
-            for name, loss in losses.items()
-        }
+        return {name: reduced(loss) for name, loss in losses.items()}
 
     def _last_forward(self, embeddings: Tensor) -> RelationAux:
         if self._head is None:

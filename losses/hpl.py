@@ -19,6 +19,7 @@ from torch.nn.functional import normalize, softplus
 
 from losses.checks import check_batch, check_positive
 from losses.cosine import cosine_similarities
+from losses.loss_dict import elements
 from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space
 from losses.proxynca_pp import check_denominator, nca_losses
 
@@ -299,12 +300,7 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         }
 
     def _elements(self, level: int, losses: Tensor, divisor: int) -> dict[str, Any]:
-        return {
-            "losses": self.level_weights[level] * losses,
-            "indices": c_f.torch_arange_from_size(losses),
-            "reduction_type": "element",
-            "divisor": divisor,
-        }
+        return {**elements(self.level_weights[level] * losses), "divisor": divisor}
 
     def _levels(self, embeddings: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Proxies of each level, and to which of them the level below is assigned."""

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from losses.checks import check_batch, check_positive
 from losses.cosine import cosine_similarities
+from losses.loss_dict import elements
 from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space
 
 # Similarities of the proxy term held at a time (16 MB in float32).
@@ -153,11 +154,11 @@ class ProxyGMLLoss(WeightRegularizerMixin, BaseMetricLossFunction):
             losses = self._sample_losses(embeddings, labels.long())
             if indices_tuple is not None:
                 losses = losses * lmu.convert_to_weights(indices_tuple, labels, losses.dtype)
-            loss_dict = {"loss": _elements(losses)}
+            loss_dict = {"loss": elements(losses)}
             if self.reg_weight > 0:
                 unit = self.distance.normalize(self._proxies_like(embeddings))
                 proxy_term = self.reg_weight * proxy_losses(unit, self.num_classes)
-                loss_dict["proxy_reg_loss"] = _elements(proxy_term)
+                loss_dict["proxy_reg_loss"] = elements(proxy_term)
         self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
         return loss_dict
 
@@ -199,14 +200,6 @@ class ProxyGMLLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         # Uniform within 1/sqrt(number of proxies): the authors hold proxies as columns, so
         # their fan-in is our fan-out.
         return c_f.TorchInitWrapper(torch.nn.init.kaiming_uniform_, a=math.sqrt(5), mode="fan_out")
-
-
-def _elements(losses: Tensor) -> dict[str, Any]:
-    return {
-        "losses": losses,
-        "indices": c_f.torch_arange_from_size(losses),
-        "reduction_type": "element",
-    }
 
 
 def build_loss(

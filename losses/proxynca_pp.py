@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from losses.checks import check_batch, check_positive
 from losses.cosine import cosine_similarities
+from losses.loss_dict import elements
 from losses.method import LOSS_LR, Method, Preset, Space
 
 DENOMINATORS = ("all", "negatives")
@@ -90,13 +91,7 @@ class ProxyNCAPlusPlusLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         losses = nca_losses(self.get_logits(embeddings), labels.long(), self.denominator)
         if indices_tuple is not None:
             losses = losses * lmu.convert_to_weights(indices_tuple, labels, dtype=losses.dtype)
-        loss_dict = {
-            "loss": {
-                "losses": losses,
-                "indices": c_f.torch_arange_from_size(embeddings),
-                "reduction_type": "element",
-            }
-        }
+        loss_dict = {"loss": elements(losses)}
         self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
         return loss_dict
 

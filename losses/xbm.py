@@ -15,6 +15,7 @@ from torch import Tensor
 
 from losses.ball import BallDotProductSimilarity, BallLpDistance
 from losses.checks import check_embeddings, check_positive
+from losses.loss_dict import elements, reduced
 from losses.method import STANDS_FOR, Method, Preset, Space
 
 
@@ -56,13 +57,7 @@ class C1Loss(BaseMetricLossFunction):
         negative[a2, n] = True
         pull = (1 - similarities - self.epsilon).relu().where(positive, 0)
         push = (similarities - self.margin).relu().where(negative, 0)
-        return {
-            "loss": {
-                "losses": (pull + push).sum(dim=1),
-                "indices": c_f.torch_arange_from_size(embeddings),
-                "reduction_type": "element",
-            }
-        }
+        return {"loss": elements((pull + push).sum(dim=1))}
 
     def get_default_distance(self) -> BallDotProductSimilarity:
         return BallDotProductSimilarity()
@@ -147,7 +142,7 @@ class XBMLoss(BaseMetricLossFunction):
                     anchors, labels, indices_tuple, ref_emb.to(dtype), ref_labels
                 )
             memory_loss = self._memory_loss(anchors, labels)
-        return {"batch_loss": _reduced(batch_loss), "memory_loss": _reduced(memory_loss)}
+        return {"batch_loss": reduced(batch_loss), "memory_loss": reduced(memory_loss)}
 
     def _memory_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor | int:
         own_slots = None
@@ -182,10 +177,6 @@ class XBMLoss(BaseMetricLossFunction):
 
     def _sub_loss_names(self) -> list[str]:
         return ["batch_loss", "memory_loss"]
-
-
-def _reduced(loss: Tensor | int) -> dict[str, Any]:
-    return {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
 
 
 # The reality check's optima, which the CCP paper keeps; it changes CUB's pos_margin from -0.2

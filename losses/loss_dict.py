@@ -1,0 +1,19 @@
+"""Entries of the dictionaries in which PML's losses hand their terms to a reducer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytorch_metric_learning.utils import common_functions as c_f
+from torch import Tensor
+
+
+def elements(losses: Tensor) -> dict[str, Any]:
+    """One loss per embedding of the batch, for the reducer to bring together."""
+    indices = c_f.torch_arange_from_size(losses)
+    return {"losses": losses, "indices": indices, "reduction_type": "element"}
+
+
+def reduced(loss: Tensor | int) -> dict[str, Any]:
+    """A loss that no reducer is to touch."""
+    return {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
