@@ -39,6 +39,30 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Images in their order, some at a time.
+
+    Attributes:
+        indices: listing indices.
+        augmented: seed of what training does to images; None leaves them as for evaluation.
+    """
+
+    source: Source
+    indices: Sequence[int]
+    augmented: tuple[int, ...] | None = None
+    size: int = 256
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.indices) / self.size)
+
+    def __getitem__(self, block: int) -> Tensor:
+        chosen = self.indices[block * self.size : (block + 1) * self.size]
+        if self.augmented is None:
+            return self.source.for_evaluation(chosen)
+        return self.source.for_training(chosen, np.random.default_rng([*self.augmented, block]))
+
+
+@dataclass(frozen=True)
 class TrainBatches:
     """The batches of one run; batch `step` can be drawn again at any time.
 
@@ -108,15 +132,16 @@ class TrainBatches:
             row[: len(members)] = members
         return table
 
-    def class_pool(self, images_per_class: int, draw: int) -> Tensor:
+    def class_pool(self, images_per_class: int, draw: int) -> Blocks:
         """Images of every class, class by class, from a stream beside that of training.
 
         A class gives each of its images once before any is repeated.
         """
-        rng = np.random.default_rng([self.seed, derive_seed("class pool"), draw])
+        seed = (self.seed, derive_seed("class pool"), draw)
+        rng = np.random.default_rng(seed)
         chosen: list[int] = []
         for members in self.indices:
             rounds = math.ceil(images_per_class / len(members))
             order = np.concatenate([rng.permutation(members) for _ in range(rounds)])
             chosen.extend(order[:images_per_class].tolist())
-        return self.source.for_training(chosen, rng)
+        return Blocks(self.source, chosen, seed)

@@ -21,12 +21,13 @@ def choose_device(name: str) -> torch.device:
         "mps": torch.backends.mps.is_available(),
         "cpu": True,
     }
+    torch.backends.cudnn.deterministic = True  # kernels that add up in the same order every time
     if sys.platform == "linux":
         _keep_freed_memory()
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, number = name.partition(":")
-    if kind not in available:
+    if kind not in available or (number and kind != "cuda"):
         raise HarnessError(f"no device named '{name}'; one of auto, cuda, cuda:N, mps, cpu")
     if not available[kind]:
         raise HarnessError(f"device '{name}' is not available here; use --device auto or cpu")

@@ -7,39 +7,29 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from harness.batches import Source
+from harness.batches import Blocks, Source
 from harness.heads import NORMALIZERS
-
-BATCH_SIZE = 256
+from harness.loading import Loader
 
 
 @torch.no_grad()
-def embed(
-    encode: Callable[[Tensor], Tensor],
-    source: Source,
-    indices: Sequence[int],
-    device: torch.device,
-) -> Tensor:
-    """(n, size) float32 on `device`: what `encode` makes of each image."""
-    parts = []
-    for start in range(0, len(indices), BATCH_SIZE):
-        inputs = source.for_evaluation(indices[start : start + BATCH_SIZE])
-        parts.append(encode(inputs.to(device, non_blocking=True)).float())
-    return torch.cat(parts)
+def embed(encode: Callable[[Tensor], Tensor], blocks: Blocks, loader: Loader) -> Tensor:
+    """(n, size) float32 on the loader's device: what `encode` makes of each image."""
+    return torch.cat([encode(images).float() for images in loader.load(blocks)])
 
 
 def embed_with(
     model: nn.Module,
     source: Source,
     indices: Sequence[int],
-    device: torch.device,
+    loader: Loader,
     normalizer: str,
 ) -> Tensor:
     """Normalised embeddings in inference mode; the mode of every module is left as it was."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        return NORMALIZERS[normalizer](embed(model, source, indices, device))
+        return NORMALIZERS[normalizer](embed(model, Blocks(source, indices), loader))
     finally:
         for module, training in modes:
             module.training = training

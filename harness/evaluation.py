@@ -32,7 +32,7 @@ from harness.single import KIND, stop_by_steps, without_folds
 from harness.study import Study
 from harness.summary import summarize
 from harness.trainer import Progress, Trainer, TrainingFailed
-from harness.trial import cpu_threads, find_fold, load_model, run_fold
+from harness.trial import cpu_threads, evaluation_loader, find_fold, load_model, run_fold
 from harness.workers import run_workers, worker_count
 
 
@@ -317,8 +317,9 @@ class _Run:
         digest = _run_digest(self.experiment, params)
         note_test_opening(experiment.results, method.name, digest, self.repetition)
         source = experiment.open_part("test")
+        loader = evaluation_loader(experiment, device)
         embeddings = [
-            embed_with(model, source, source.indices, device, method.normalizer) for model in models
+            embed_with(model, source, source.indices, loader, method.normalizer) for model in models
         ]
         kinds = {"concatenated": [concatenate(embeddings, method.normalizer)]}
         if len(embeddings) > 1:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.batches import Source
-from harness.files import build_once, read_json, write_json
+from harness.batches import Blocks, Source
+from harness.caches import build_cache, check_room
+from harness.files import read_json, write_json
+from harness.loading import Loader
 from harness.store import Report, silent
 
 BLOCK = 64  # images per step of the trunk
@@ -47,15 +51,21 @@ class Features:
 def open_features(
     folder: Path,
     open_images: Callable[[], Source],
-    build_encoder: Callable[[], Encode],
+    build_encoder: Callable[[], tuple[Encode, Loader]],
     report: Report = silent,
 ) -> Features:
     """The features kept in `folder`, or computed into it now.
 
     Args:
-        open_images, build_encoder: called only where there is something to compute.
+        open_images: called only where there is something to compute.
+        build_encoder: likewise; the loader brings images to where the encoder is.
     """
-    build_once(folder, lambda work: _compute(work, open_images(), build_encoder(), report))
+
+    def build(work: Path) -> None:
+        encode, loader = build_encoder()  # before the images: it takes seconds, they may take hours
+        _compute(work, open_images(), encode, loader, report)
+
+    build_cache(folder, build)
     # As a plain array: indexing a memmap object costs more.
     values = np.asarray(np.load(folder / "features.npy", mmap_mode="r"))
     indices = np.load(folder / "indices.npy").tolist()
@@ -66,23 +76,26 @@ def open_features(
     )
 
 
-def _compute(work: Path, images: Source, encode: Encode, report: Report) -> None:
+@torch.no_grad()
+def _compute(work: Path, images: Source, encode: Encode, loader: Loader, report: Report) -> None:
     indices = list(images.indices)
-    values = np.lib.format.open_memmap(
-        work / "features.npy",
-        mode="w+",
-        dtype=np.float32,
-        shape=(len(indices), _encoded(images, indices[:1], encode).shape[1]),
-    )
-    for start in range(0, len(indices), BLOCK):
-        block = indices[start : start + BLOCK]
-        values[start : start + BLOCK] = _encoded(images, block, encode)
-        report(start + len(block), len(indices))
-    values.flush()
+    done = 0
+    # Written piece by piece: a full disk kills who writes to a memory map.
+    with open(work / "features.npy", "wb") as file:
+        for block in loader.load(Blocks(images, indices, size=BLOCK)):
+            values = encode(block).float().cpu().numpy()
+            if done == 0:
+                check_room(work, len(indices) * values[0].nbytes, "the features of this part")
+                _write_header(file, (len(indices), values.shape[1]))
+            file.write(values.astype("<f4").tobytes())
+            done += len(values)
+            report(done, len(indices))
+        file.flush()
+        os.fsync(file.fileno())
     np.save(work / "indices.npy", np.array(indices))
     write_json(work / "meta.json", {"fingerprint": images.fingerprint})
 
 
-@torch.no_grad()
-def _encoded(images: Source, indices: Sequence[int], encode: Encode) -> np.ndarray:
-    return encode(images.for_evaluation(indices)).float().cpu().numpy()
+def _write_header(file: IO[bytes], shape: tuple[int, int]) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)

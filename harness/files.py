@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,15 +81,16 @@ def sweep(folder: Path) -> None:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that takes the place of `path` only when it is complete and on disk."""
     make_folder(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+    # Not by tempfile, whose files are closed to everybody else, whatever the umask says.
+    name = path.parent / f".{path.name}.{uuid.uuid4().hex}{UNFINISHED}"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(name, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        name.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
@@ -107,7 +109,8 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> None:
             return
         for left_behind in folder.parent.glob(f".{folder.name}.*"):  # by one that was killed
             shutil.rmtree(left_behind, ignore_errors=True)
-        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        work = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+        work.mkdir()
         try:
             build(work)
             os.replace(work, folder)

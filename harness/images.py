@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from harness.store import ImageStore
 
@@ -66,24 +66,23 @@ def random_batch(
     images = [store.image(i) for i in indices]
     boxes = draw_boxes(np.array([image.shape[:2] for image in images]), settings, rng)
     flipped = rng.random(len(images)) < 0.5 if settings.flip else np.zeros(len(images), dtype=bool)
-    batch = np.empty((len(images), crop, crop, store.channels), dtype=np.uint8)
+    batch = torch.empty((len(images), store.channels, crop, crop), dtype=torch.uint8)
     for row, (image, (top, left, height, width)) in enumerate(
         zip(images, boxes.tolist(), strict=True)
     ):
-        box = image[top : top + height, left : left + width]
-        if (height, width) != (crop, crop):
-            batch[row] = _resized(box, crop, flipped[row])
-        else:
-            batch[row] = box[:, ::-1] if flipped[row] else box
-    return torch.from_numpy(batch).permute(0, 3, 1, 2)
+        # A copy, for the cache is read-only, which tensors cannot be.
+        box = torch.from_numpy(image[top : top + height, left : left + width].copy())
+        square = _resized(box.permute(2, 0, 1), crop)
+        batch[row] = square.flip(2) if flipped[row] else square
+    return batch
 
 
-def _resized(box: np.ndarray, side: int, flipped: bool) -> np.ndarray:
-    picture = Image.fromarray(box.squeeze(2) if box.shape[2] == 1 else box)
-    picture = picture.resize((side, side), Image.Resampling.BILINEAR)
-    if flipped:  # by Pillow: copying an array backwards takes longer
-        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(picture).reshape(side, side, box.shape[2])
+def _resized(box: Tensor, side: int) -> Tensor:
+    """As Pillow does it but for the last of 255 steps, in a third of the time."""
+    if box.shape[1:] == (side, side):
+        return box
+    square = interpolate(box.unsqueeze(0), (side, side), mode="bilinear", antialias=True)
+    return square.squeeze(0)
 
 
 def draw_boxes(sizes: np.ndarray, settings: CropSettings, rng: np.random.Generator) -> np.ndarray:

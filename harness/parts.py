@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from harness.batches import Source
 from harness.device import choose_device
 from harness.errors import HarnessError
 from harness.experiment import Benchmark, digest_of
-from harness.features import Features, open_features
+from harness.features import Encode, Features, open_features
 from harness.images import CropSettings, Images
+from harness.loading import Loader, open_loader
 from harness.models import build_trunk
 from harness.progress import Event, Listener
 from harness.store import ImageStore, open_store, store_key
@@ -59,11 +58,11 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener) -> Fea
         "pooling": protocol.pooling,
     }
 
-    def build_encoder() -> Callable[[Tensor], Tensor]:
+    def build_encoder() -> tuple[Encode, Loader]:
         device = choose_device(config.device)
         trunk = build_trunk(benchmark, benchmark.seed("init", fold=0, repetition=0))
-        trunk.to(device).eval()
-        return lambda images: trunk(images.to(device, non_blocking=True))
+        loader = open_loader(config, device, laborious=config.cache == "off")
+        return trunk.to(device).eval(), loader
 
     return open_features(
         benchmark.cache / f"features-{digest_of(key)}",

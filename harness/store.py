@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,14 +13,14 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
+from harness.caches import build_cache, check_room
 from harness.datasets.listing import Listing
 from harness.errors import HarnessError
-from harness.files import build_once, read_json, write_json
+from harness.files import read_json, write_json
 
 CACHE_VERSION = 2  # of the format below: raises when cached pixels would differ
 BLOCK = 256  # images decoded before they are written
 SAMPLE = 64  # images whose size is looked at to estimate that of the cache
-SPARE_BYTES = 2**30  # to leave free on the disk
 SHOWN = 5  # broken images named in a message
 
 Report = Callable[[int, int], None]
@@ -122,10 +120,16 @@ def open_store(
 
     Args:
         allow_broken: go on without images that cannot be decoded.
-        decoded: keep decoded pixels; else the cache holds the fingerprint alone.
+        decoded: keep decoded pixels; else the cache only says what was found.
     """
+
+    def build(work: Path) -> None:
+        if decoded:
+            _check_space(listing, indices, short_side, work)
+        _write(listing, indices, short_side, decoded, work, report)
+
     folder = cache_dir / store_key(listing, indices, short_side, decoded)
-    _build(listing, indices, short_side if decoded else None, folder, report)
+    build_cache(folder, build)
     meta = read_json(folder / "meta.json")
     if meta["broken"] and not allow_broken:
         raise HarnessError(_broken_message(meta["broken"]))
@@ -136,10 +140,16 @@ def open_store(
         fingerprint=meta["fingerprint"],
         position={listing_index: row for row, listing_index in enumerate(readable)},
         index=np.load(folder / "index.npy"),
-        # As a plain array: slicing a memmap object costs six times as much.
-        pixels=np.asarray(np.memmap(folder / "pixels.u8", dtype=np.uint8, mode="r")),
+        pixels=_mapped(folder / "pixels.u8"),
         channels=listing.channels,
     )
+
+
+def _mapped(path: Path) -> np.ndarray:
+    if path.stat().st_size == 0:  # which cannot be mapped: no image is readable
+        return np.empty(0, dtype=np.uint8)
+    # As a plain array: slicing a memmap object costs six times as much.
+    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
 
 
 def store_key(
@@ -165,33 +175,13 @@ def _broken_message(broken: dict[str, str]) -> str:
     )
 
 
-def _build(
+def _write(
     listing: Listing,
     indices: Sequence[int],
-    short_side: int | None,
-    folder: Path,
+    short_side: int,
+    keep: bool,
+    work: Path,
     report: Report,
-) -> None:
-    def build(work: Path) -> None:
-        if short_side is not None:
-            _check_space(listing, indices, short_side, work)
-        _write(listing, indices, short_side, work, report)
-
-    try:
-        build_once(folder, build)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise HarnessError(_full_message(folder.parent, "the disk became full")) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
-            raise HarnessError(
-                f"cannot write the image cache in {folder.parent}: {error.strerror}\n"
-                "  give another folder: --cache-dir PATH, or HARNESS_CACHE=PATH"
-            ) from None
-        raise
-
-
-def _write(
-    listing: Listing, indices: Sequence[int], short_side: int | None, work: Path, report: Report
 ) -> None:
     digest = hashlib.sha256()
     rows: list[tuple[int, int, int]] = []
@@ -205,7 +195,7 @@ def _write(
             else:
                 digest.update(f"{listing.names[i]}\0{listing.labels[i]}\0".encode())
                 digest.update(content)
-            if pixels is not None:
+            if pixels is not None and keep:
                 rows.append((offset, *pixels.shape[:2]))
                 offset += file.write(pixels.tobytes())
             report(done + 1, len(indices))
@@ -218,17 +208,15 @@ def _write(
 Decoded = tuple[bytes, np.ndarray | None, str | None]
 
 
-def _decoded(listing: Listing, indices: Sequence[int], short_side: int | None) -> Iterator[Decoded]:
-    """Digest of the file, pixels if a short side is asked for, and why there are none."""
+def _decoded(listing: Listing, indices: Sequence[int], short_side: int) -> Iterator[Decoded]:
+    """Digest of each file, its pixels, and why there are none."""
 
     def decode(index: int) -> Decoded:
         try:
             encoded = listing.read(index)
-            content = hashlib.sha256(encoded).digest()
-            pixels = None if short_side is None else _pixels(listing, encoded, short_side)
+            return hashlib.sha256(encoded).digest(), _pixels(listing, encoded, short_side), None
         except UNDECODABLE as error:
             return b"", None, str(error)
-        return content, pixels, None
 
     # Pillow decodes without Python's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -246,19 +234,11 @@ def _check_space(listing: Listing, indices: Sequence[int], short_side: int, work
             continue
         areas.append(width * height)
     needed = int(np.mean(areas or [0])) * listing.channels * len(indices)
-    free = shutil.disk_usage(work).free
-    if needed + SPARE_BYTES > free:
-        reason = (
-            f"the images of this part take about {needed / 1e9:.1f} GB decoded, of which "
-            f"{free / 1e9:.1f} GB are free"
-        )
-        raise HarnessError(_full_message(work.parent, reason))
-
-
-def _full_message(cache_dir: Path, reason: str) -> str:
-    return (
-        f"no room for the image cache in {cache_dir}: {reason}\n"
-        "  make room, give another folder (--cache-dir PATH), or decode every time (--cache off)"
+    check_room(
+        work,
+        needed,
+        "the decoded images of this part",
+        "\n  or decode them every time: --cache off",
     )
 
 

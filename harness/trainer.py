@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from harness.batches import TrainBatches
+from harness.embed import embed
 from harness.files import replacing
 from harness.heads import Model, freeze_batchnorm
+from harness.loading import Loader
 from harness.registry import EvaluationProtocol, Hook, Method
 
 logger = logging.getLogger(__name__)
@@ -88,16 +89,17 @@ class Trainer:
         protocol: EvaluationProtocol,
         method: Method,
         params: dict[str, Any],
-        device: torch.device,
+        loader: Loader,
     ) -> None:
-        self.model = model.to(device)
-        self.loss = loss.to(device)
+        self.device = loader.device
+        self.model = model.to(self.device)
+        self.loss = loss.to(self.device)
         self.hook = hook
         self.batches = batches
         self.validate = validate
         self.protocol = protocol
         self.patience = max(protocol.patience, method.patience or 0)
-        self.device = device
+        self.loader = loader
         self.trunk_parameters = [p for p in model.trunk.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(model, loss, protocol, method, params)
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -113,11 +115,8 @@ class Trainer:
     def embed_class_pool(self, images_per_class: int) -> Tensor:
         """(classes, images_per_class, dim) raw embeddings of augmented training images."""
         self.model.eval()
-        images = self.batches.class_pool(images_per_class, draw=self.step)
-        with torch.no_grad():
-            parts = [self.model(part.to(self.device)) for part in images.split(256)]
+        pool = embed(self.model, self.batches.class_pool(images_per_class, self.step), self.loader)
         self._train_mode()
-        pool = torch.cat(parts)
         return pool.view(-1, images_per_class, pool.shape[1])
 
     def fit(
@@ -125,7 +124,6 @@ class Trainer:
         checkpoint: Path,
         seed: int,
         report: Callable[[Progress], None] = lambda progress: None,
-        loader_workers: int = 0,
     ) -> Fit:
         """Train until patience or steps run out; then the model holds its best weights.
 
@@ -144,7 +142,7 @@ class Trainer:
                 self.hook.on_train_begin(self)
             stopped_by = self._stopped_by()
             if stopped_by is None:
-                stopped_by = self._run(checkpoint, report, loader_workers)
+                stopped_by = self._run(checkpoint, report)
         self.model.load_state_dict(self.best_weights)
         done = self.progress
         return Fit(
@@ -159,24 +157,13 @@ class Trainer:
             hook=self.hook.facts(),
         )
 
-    def _run(
-        self, checkpoint: Path, report: Callable[[Progress], None], loader_workers: int
-    ) -> str:
-        loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-            self.batches,  # type: ignore[arg-type]  # indexable by step is all it needs
-            batch_size=None,
-            sampler=range(self.step, self.protocol.max_steps),
-            num_workers=loader_workers,
-            # Children share the memory-mapped images; only a fork can take them along.
-            multiprocessing_context="fork" if loader_workers else None,
-            pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # else creating the loader draws from the loss's stream
-        )
+    def _run(self, checkpoint: Path, report: Callable[[Progress], None]) -> str:
         self._train_mode()
+        steps = range(self.step, self.protocol.max_steps)
         total = torch.zeros((), device=self.device)
         since = self.step
         started = trained = time.perf_counter()
-        for images, labels in loader:
+        for images, labels in self.loader.load(self.batches, steps):
             total += self._train_step(images, labels)
             self.progress.step += 1
             if self.step == self.protocol.warmup_steps:
@@ -209,8 +196,6 @@ class Trainer:
         raise AssertionError("the last step always validates and stops")
 
     def _train_step(self, images: Tensor, labels: Tensor) -> Tensor:
-        images = images.to(self.device, non_blocking=True)
-        labels = labels.to(self.device, non_blocking=True)
         loss = self.loss(self.model(images), labels)
         for parameter in self.parameters:  # as zero_grad does, without its profiling
             parameter.grad = None
@@ -228,6 +213,11 @@ class Trainer:
 
     def _validate(self) -> None:
         score = self.validate(self.model)
+        if np.isnan(score):
+            raise TrainingFailed(
+                "the validation score is not a number: no image of the validation classes has "
+                "another one of its class to be found"
+            )
         progress = self.progress
         progress.history.append((self.step, self.train_loss, score))
         if score > progress.best_score:

@@ -21,10 +21,12 @@ from harness import retrieval
 from harness.batches import TrainBatches
 from harness.device import choose_device, device_name
 from harness.embed import embed_with
+from harness.errors import HarnessError
 from harness.experiment import Experiment
 from harness.files import is_disk_trouble, make_folder, replacing, sweep, write_text
 from harness.geometry import class_distance, covering_radius
 from harness.heads import Model
+from harness.loading import Loader, open_loader
 from harness.models import build_model
 from harness.records import FoldRecord, provenance
 from harness.registry import Hook, builder_params
@@ -34,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 RECORD = "record.json"
 WEIGHTS = "model.pt"
-LOADERS_PER_GPU = 4  # processes that crop images while the GPU trains
 FAILURE = "failure.txt"
 RETRIED = "retried.txt"
 
@@ -132,6 +133,8 @@ def _failed(folder: Path, error: Exception) -> Exception:
     write_text(folder / FAILURE, "".join(traceback.format_exception(error)))
     if isinstance(error, TrainingFailed):
         return error
+    if isinstance(error, HarnessError):  # in words already
+        return TrainingFailed(str(error))
     return TrainingFailed(f"{type(error).__name__}: {error}")
 
 
@@ -158,7 +161,6 @@ def _train_fold(
             checkpoint=folder / "checkpoint.pt",
             seed=experiment.seed("loss", fold, repetition),
             report=lambda progress: report(fold, progress),
-            loader_workers=_loader_workers(experiment, device),
         )
     if keep_weights:
         with replacing(folder / WEIGHTS) as file:
@@ -178,12 +180,10 @@ def _train_fold(
     return record
 
 
-def _loader_workers(experiment: Experiment, device: torch.device) -> int:
-    wanted = experiment.config.loader_workers
-    if wanted >= 0:
-        return wanted
-    # On a CPU they would compete with training; features need no preparation.
-    return LOADERS_PER_GPU if device.type == "cuda" and not experiment.protocol.frozen else 0
+def evaluation_loader(experiment: Experiment, device: torch.device) -> Loader:
+    """Of images that are only cut out of the cache, or of features, unless they must be decoded."""
+    decodes = experiment.config.cache == "off" and not experiment.protocol.frozen
+    return open_loader(experiment.config, device, laborious=decodes)
 
 
 def build_trainer(
@@ -216,13 +216,18 @@ def build_trainer(
     assert not set(val_indices) & set(np.concatenate(batches.indices).tolist())
     val_labels = torch.from_numpy(experiment.listing.labels[val_indices]).to(device)
 
+    loader = evaluation_loader(experiment, device)
+
     def validate(model: nn.Module) -> float:
-        embeddings = embed_with(model, source, val_indices, device, method.normalizer)
+        embeddings = embed_with(model, source, val_indices, loader, method.normalizer)
         scores = retrieval.evaluate(embeddings, val_labels, metrics=(protocol.metric,))
         return scores.values[protocol.metric]
 
     hook = method.build_hook(**given) if method.build_hook else Hook()
-    return Trainer(model, loss, hook, batches, validate, protocol, method, dict(params), device)
+    train_loader = open_loader(experiment.config, device, laborious=not protocol.frozen)
+    return Trainer(
+        model, loss, hook, batches, validate, protocol, method, dict(params), train_loader
+    )
 
 
 def load_model(
@@ -252,7 +257,7 @@ def training_geometry(
             load_model(experiment, params, fold, 0, device),
             source,
             indices,
-            device,
+            evaluation_loader(experiment, device),
             experiment.method.normalizer,
         )
         return covering_radius(embeddings, labels), class_distance(embeddings, labels)

@@ -27,6 +27,7 @@ class _Ball(torch.autograd.Function):
         return projected
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         projected, scale = ctx.saved_tensors
         # On the sphere only what is perpendicular to the vector moves it.

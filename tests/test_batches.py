@@ -81,10 +81,18 @@ def test_a_class_pool_repeats_no_image_before_all_were_used(batches: TrainBatche
         source=whole_images(batches),
         indices=(batches.indices[0][:5], batches.indices[1][:2]),
     )
-    pool = whole.class_pool(4, draw=0).flatten(1)
+    pool, other = (whole.class_pool(4, draw)[0].flatten(1) for draw in (0, 1))
     assert len(torch.unique(pool[:4], dim=0)) == 4
     assert len(torch.unique(pool[4:], dim=0)) == 2
-    assert not torch.equal(pool, whole.class_pool(4, draw=1).flatten(1))
+    assert not torch.equal(pool, other)
+
+
+def test_a_class_pool_is_never_whole_in_memory(batches: TrainBatches) -> None:
+    pool = batches.class_pool(40, draw=0)
+    assert [len(block) for block in pool] == [256, 256, 256, 32]
+    assert torch.equal(pool[2], batches.class_pool(40, draw=0)[2])
+    twice = replace(pool, indices=pool.indices[:256] * 2)
+    assert not torch.equal(twice[0], twice[1])  # each block is augmented in its own way
 
 
 class Numbers:

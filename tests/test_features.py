@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +12,17 @@ import pytest
 import torch
 
 from harness import features as features_module
+from harness import parts
 from harness.config import RunConfig
+from harness.errors import HarnessError
 from harness.evaluation import evaluate
 from harness.experiment import Experiment
 from harness.features import Features
 from harness.heads import FrozenTrunk
 from harness.leaderboard import build
 from harness.models import build_trunk
+from harness.parts import open_images
+from harness.progress import ignore
 from harness.study import search
 from harness.trial import build_trainer, run_fold
 
@@ -75,6 +81,38 @@ def test_the_data_fingerprint_is_that_of_the_images(
     images = make_experiment(protocol="mlrc").trainval
     assert experiment.trainval.fingerprint == images.fingerprint
     assert list(experiment.trainval.indices) == list(images.indices)
+
+
+def test_features_that_would_fill_the_disk_are_refused(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_images(experiment, "trainval", ignore)  # are there already
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**10, 0, 2**30 + 1000))
+    with pytest.raises(HarnessError, match="the features of this part take") as caught:
+        experiment.open_part("trainval")
+    assert "--cache-dir" in str(caught.value)
+
+
+def test_a_cache_that_cannot_be_written_is_said_plainly(
+    make_experiment: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    experiment = make_experiment(protocol=FROZEN, cache_dir=str(tmp_path / "file" / "cache"))
+    with pytest.raises(HarnessError, match="cannot write the cache"):
+        experiment.open_part("trainval")
+
+
+def test_a_trunk_that_fails_does_so_before_images_are_decoded(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise HarnessError("no such network")
+
+    monkeypatch.setattr(parts, "build_trunk", fail)
+    monkeypatch.setattr(parts, "open_images", lambda *given: pytest.fail("decoded"))
+    with pytest.raises(HarnessError, match="no such network"):
+        experiment.open_part("trainval")
 
 
 def test_only_head_and_loss_train_at_the_searched_rates(experiment: Experiment) -> None:

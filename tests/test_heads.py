@@ -12,6 +12,7 @@ from harness import registry
 from harness.embed import concatenate, embed_with
 from harness.experiment import Experiment
 from harness.heads import NORMALIZERS, POOLINGS, Model, PooledTrunk, freeze_batchnorm, pooling
+from harness.loading import Loader
 from harness.trunks.convnet import ConvNet
 from harness.trunks.trunk import Trunk
 
@@ -104,7 +105,7 @@ def test_embedding_leaves_the_mode_of_every_module_as_it_was(make_experiment) ->
     modes = [module.training for module in model.modules()]
     source = experiment.trainval
     indices = experiment.indices_of(source, (0,))
-    once = embed_with(model, source, indices, torch.device("cpu"), "l2")
+    once = embed_with(model, source, indices, Loader(torch.device("cpu")), "l2")
     assert [module.training for module in model.modules()] == modes
     assert once.shape == (48, 8) and not once.requires_grad
 

@@ -42,8 +42,9 @@ def test_random_crops_are_those_of_torchvision_for_the_same_boxes(store: ImageSt
     boxes = draw_boxes(sizes, settings, np.random.default_rng(5))
     for i, box in enumerate(boxes.tolist()):
         picture = Image.fromarray(store.image(i))
-        expected = transforms.functional.resized_crop(picture, *box, [20, 20])
-        assert torch.equal(ours[i], transforms.functional.pil_to_tensor(expected))
+        by_pillow = transforms.functional.resized_crop(picture, *box, [20, 20])
+        difference = ours[i].int() - transforms.functional.pil_to_tensor(by_pillow).int()
+        assert difference.abs().max() <= 1  # of 255: they round in another place
 
 
 def test_boxes_are_spread_as_those_of_torchvision() -> None:

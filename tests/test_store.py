@@ -17,7 +17,7 @@ from harness import store as store_module
 from harness.datasets import folder
 from harness.datasets.listing import Listing
 from harness.errors import HarnessError
-from harness.store import open_store
+from harness.store import ImageStore, open_store
 
 
 def test_the_cache_is_built_once(
@@ -98,10 +98,39 @@ def test_without_the_cache_pixels_and_fingerprint_are_the_same(
     assert kept < 20_000 < sum(path.stat().st_size for path in (tmp_path / "on").rglob("*.u8"))
 
 
-def test_a_broken_image_without_the_cache_is_named(broken_listing: Listing, tmp_path: Path) -> None:
-    store = open_store(broken_listing, range(8), 32, tmp_path / "cache", decoded=False)
-    with pytest.raises(HarnessError, match=f"cannot decode image '{broken_listing.names[4]}'"):
+def test_broken_images_are_the_same_without_the_cache(
+    broken_listing: Listing, tmp_path: Path
+) -> None:
+    def open_it(decoded: bool, allow_broken: bool) -> ImageStore:
+        cache = tmp_path / str(decoded)
+        return open_store(
+            broken_listing, range(8), 32, cache, allow_broken=allow_broken, decoded=decoded
+        )
+
+    with pytest.raises(HarnessError, match="2 images cannot be decoded"):
+        open_it(decoded=False, allow_broken=False)
+    direct, cached = (open_it(decoded, allow_broken=True) for decoded in (False, True))
+    assert list(direct.indices) == list(cached.indices) == [0, 1, 3, 5, 6, 7]
+    assert direct.fingerprint == cached.fingerprint
+
+
+def test_an_image_that_breaks_later_is_named_without_the_cache(
+    uneven_listing: Listing, tmp_path: Path
+) -> None:
+    store = open_store(uneven_listing, range(8), 32, tmp_path / "cache", decoded=False)
+    (tmp_path / "images" / uneven_listing.names[4]).write_bytes(b"not an image")
+    with pytest.raises(HarnessError, match=f"cannot decode image '{uneven_listing.names[4]}'"):
         store.image(4)
+
+
+def test_a_part_without_any_readable_image_opens_empty(
+    uneven_listing: Listing, tmp_path: Path
+) -> None:
+    for name in uneven_listing.names:
+        (tmp_path / "images" / name).write_bytes(b"not an image")
+    listing = folder.list_images(tmp_path / "images")
+    store = open_store(listing, range(8), 32, tmp_path / "cache", allow_broken=True)
+    assert list(store.indices) == []
 
 
 def test_a_cache_that_would_fill_the_disk_is_refused(
@@ -109,7 +138,7 @@ def test_a_cache_that_would_fill_the_disk_is_refused(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**10, 0, 2**30 + 10_000))
-    with pytest.raises(HarnessError, match="no room for the image cache") as caught:
+    with pytest.raises(HarnessError, match="no room for the cache") as caught:
         open_store(uneven_listing, range(8), 32, tmp_path / "cache")
     assert "--cache-dir" in str(caught.value) and "--cache off" in str(caught.value)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**10, 0, 2**30 + 10**6))
@@ -131,7 +160,7 @@ def test_a_cache_folder_that_cannot_be_written_is_said_plainly(
     uneven_listing: Listing, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HarnessError, match="cannot write the image cache"):
+    with pytest.raises(HarnessError, match="cannot write the cache"):
         open_store(uneven_listing, range(8), 32, tmp_path / "file" / "cache")
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.experiment import Experiment
+from harness.loading import Loader
 from harness.models import build_model
 from harness.registry import Hook
 from harness.trainer import Trainer, TrainingFailed
@@ -47,6 +48,22 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_a_validation_without_a_score_ends_the_run_in_words(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer([float("nan")], max_steps=4, validate_every=2)
+    with pytest.raises(TrainingFailed, match="no image of the validation classes has another"):
+        trainer.fit(tmp_path / "c.pt", seed=0)
+
+
+def test_loader_processes_change_nothing(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    trainers = [make_trainer(loss="ccp", max_steps=4, validate_every=2) for _ in range(2)]
+    trainers[1].loader = Loader(CPU, processes=2)
+    fits = [trainer.fit(tmp_path / f"{i}.pt", seed=0) for i, trainer in enumerate(trainers)]
+    assert fits[0].history == fits[1].history
+    assert same(weights(trainers[0].model), weights(trainers[1].model))
 
 
 def test_patience_counts_validations_without_improvement(

@@ -51,7 +51,12 @@ def test_too_many_workers_are_refused_before_any_work(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("gpu", "no device named 'gpu'"), ("cuda", "not available here"), ("mps", "not available")],
+    [
+        ("gpu", "no device named 'gpu'"),
+        ("cpu:3", "no device named 'cpu:3'"),
+        ("cuda", "not available here"),
+        ("mps", "not available"),
+    ],
 )
 def test_a_device_that_is_not_there_is_refused(
     name: str, message: str, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +66,7 @@ def test_a_device_that_is_not_there_is_refused(
     with pytest.raises(HarnessError, match=message):
         choose_device(name)
     assert choose_device("auto").type == "cpu"
+    assert torch.backends.cudnn.deterministic
 
 
 def tell_threads(job: Any, device: str, listener: Listener) -> None:

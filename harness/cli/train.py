@@ -74,6 +74,7 @@ def train(
 
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
+    from harness.device import choose_device
     from harness.experiment import build_experiment
     from harness.naive import validate_naive
     from harness.progress import Event
@@ -83,7 +84,9 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
     experiment = build_experiment(config)
     params, metric = experiment.published_params, experiment.protocol.metric
     name, most = experiment.method.name, experiment.protocol.max_steps
+    choose_device(config.device)
     with progress(verbose=True) as listener:
+        experiment.open_part("trainval", listener)
 
         def validated(fold: int, progress: Progress) -> None:
             event = Event("validation", name, units=1, fold=fold, max_steps=most)
