@@ -14,6 +14,7 @@ from harness.errors import HarnessError
 from harness.evaluation import evaluate
 from harness.experiment import build_benchmark, build_experiment
 from harness.leaderboard import build
+from harness.rendering import to_markdown
 from harness.study import search
 
 BIRDS = [f"{number:03d}.Bird_{number}" for number in range(1, 17)]
@@ -68,8 +69,10 @@ def test_the_table_says_how_many_images_were_left_out(cub: RunConfig, birds: Pat
     search([cub])
     values = {"reproductions": 1, "workers": 1, "device": "cpu", "runs_dir": cub.runs_dir}
     table = evaluate([], {**values, "results_dir": cub.results_dir}).tables[0]
-    frame = build(table).frame.set_index("method")
+    frame = build(table).frame
     assert set(frame["missing_images"]) == {3}
+    assert "left out because they are missing or broken: 3." in to_markdown(frame)
+    frame = frame.set_index("method")
     assert frame.loc["proxyanchor", "queries"] == 8 * 4 - 1
 
 
