@@ -15,7 +15,6 @@ from PIL import Image
 from harness import registry
 from harness.datasets.listing import Dataset, Listing, decode_rgb
 from harness.duplicates import alike_groups, equal_groups, thumbnail
-from harness.errors import HarnessError
 from harness.progress import Event, Listener, ignore
 
 BLOCK = 1000  # images handed to the threads at once, so that Ctrl-C need not wait for all
@@ -108,11 +107,7 @@ def check(spec: str, data_root: str = "", listener: Listener = ignore) -> Report
         listener: told how many images are done.
     """
     dataset, path = registry.load_dataset(spec)
-    root = registry.dataset_root(path, data_root)
-    try:
-        listing = dataset.list_images(root)
-    except ValueError as error:
-        raise HarnessError(str(error)) from None
+    listing = registry.list_images(dataset, path, data_root)
     findings = list(_examine_all(dataset.name, listing, listener))
     return _report(dataset, listing, findings)
 

@@ -177,14 +177,13 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
         changes: protocol fields that a preset changes.
     """
     dataset, path = registry.load_dataset(config.dataset)
-    root = registry.dataset_root(path, config.data_root)
+    listing = registry.list_images(dataset, path, config.data_root)
     changes = dict(changes or {})
+    if listing.given_trainval is not None or not registry.mlrc_applies(listing.num_classes):
+        # The released fold rule breaks here; the protocol's name says what replaced it.
+        changes["folds"] = "balanced"
+    protocol = registry.load_protocol(config.protocol, dataset.name, changes)
     try:
-        listing = dataset.list_images(root)
-        if listing.given_trainval is not None or not registry.mlrc_applies(listing.num_classes):
-            # The released fold rule breaks here; the protocol's name says what replaced it.
-            changes["folds"] = "balanced"
-        protocol = registry.load_protocol(config.protocol, dataset.name, changes)
         split = registry.split_classes(listing.num_classes, protocol.folds, listing.given_trainval)
     except ValueError as error:
         raise HarnessError(str(error)) from None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,3 +237,53 @@ def test_a_data_set_that_is_not_there_is_a_message_and_exit_code_2(
     assert main(arguments) == 2
     errors = capsys.readouterr().err
     assert errors.startswith("error: ") and message in errors
+
+
+LISTING = pytest.mark.parametrize(
+    "command",
+    [["data", "check"], ["search", "--loss", "ccp", "--dataset"]],
+    ids=("check", "search"),
+)
+
+
+@LISTING
+def test_a_folder_in_place_of_a_file_is_named(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cub(tmp_path)
+    (tmp_path / "images.txt").unlink()
+    (tmp_path / "images.txt").mkdir()
+    assert main([*command, "cub", "--data-root", str(tmp_path)]) == 2
+    expected = f"error: data set 'cub': cannot read {tmp_path}/images.txt: Is a directory\n"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+@LISTING
+def test_a_folder_without_the_right_to_read_it_is_named(
+    command: list[str],
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scan = os.scandir
+
+    def refuse(folder: Any) -> Any:
+        if str(folder).endswith("class_01"):  # by hand: whoever is root may read everything
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert main([*command, f"folder:{pictures}"]) == 2
+    errors = capsys.readouterr().err
+    assert f"'folder': cannot read {pictures}/class_01: Permission denied\n" in errors
+
+
+def test_a_packed_list_is_named_with_what_was_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cub(tmp_path)
+    path = tmp_path / "images.txt"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert main(["data", "check", "cub", "--data-root", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert f"{path} is no text in UTF-8" in errors and "lines of image_id path" in errors

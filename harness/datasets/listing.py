@@ -74,8 +74,8 @@ class Dataset:
     """One name of `--dataset`.
 
     Attributes:
-        list_images: root folder -> Listing; raises ValueError that says what is missing. The
-            root is None for a data set that needs no files.
+        list_images: root folder -> Listing; raises ValueError that says what is missing, or the
+            OSError of what cannot be read. The root is None for a data set that needs no files.
         needs_root: whether it reads files that the user must supply.
         expected: published counts, by any of the names "images", "classes", "train_classes",
             "train_images", "test_images", "query_images", "gallery_images". The training
@@ -212,8 +212,14 @@ def read_rows(path: Path, columns: Mapping[str, type], skip: int = 0) -> list[tu
         columns: type by name; the names are for the message about a wrong line.
         skip: heading lines.
     """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{path} is no text in UTF-8 (packed, perhaps?); expected lines of {' '.join(columns)}"
+        ) from None
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         if number <= skip or not line.strip():
             continue
         try:
