@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_images
-from dataset_files import write_cub, write_inshop, write_sop
+from dataset_files import publish, write_cub, write_inshop, write_sop
 from PIL import Image
 
 from harness import data_check, duplicates, registry
@@ -27,12 +27,6 @@ def pictures(tmp_path: Path) -> Path:
     """Four classes of three images, two classes for training."""
     write_images(tmp_path / "pictures", num_classes=4, per_class=3)
     return tmp_path / "pictures"
-
-
-def publish(monkeypatch: pytest.MonkeyPatch, name: str, **expected: int) -> None:
-    """Let a data set have published counts that fit its small copy."""
-    dataset = replace(registry.load_dataset(name)[0], expected=expected)
-    monkeypatch.setattr(registry, "load_dataset", lambda spec: (dataset, None))
 
 
 def test_a_sound_folder_is_usable_and_counted(pictures: Path) -> None:

@@ -83,6 +83,8 @@ def prepare(
         absent = benchmark.absent(part, source)
         without = f", {absent:,} missing or broken" if absent else ""
         print(f"{part}: {len(source.indices):,} images{without}, fingerprint {source.fingerprint}")
+    if benchmark.unlisted:
+        print(f"published images that are not listed: {benchmark.unlisted:,}")
     print(f"files: {benchmark.cache}")
 
 
