@@ -203,7 +203,7 @@ def _duplicates(listing: Listing, train: np.ndarray, groups: list[list[int]]) ->
     return Duplicates(
         groups=tuple(tuple(listing.names[image] for image in groups[i]) for i in order),
         across_classes=sum(across_classes),
-        across_split=sum(across_split),
+        across_split=int(sum(across_split)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -104,9 +105,47 @@ def test_a_long_list_of_missing_files_is_cut_and_counted(
     (tmp_path / "Ebay_train.txt").write_text("\n".join(["heading", *lines]))
     (tmp_path / "Ebay_test.txt").write_text("heading\n99 2 1 bicycle_final/99.JPG\n")
     publish(monkeypatch, "sop")
-    assert main(["data", "check", "sop", "--data-root", str(tmp_path)]) == 2
+    check_sop = ["data", "check", "sop", "--data-root", str(tmp_path)]
+    assert main(check_sop) == 2
     errors = capsys.readouterr().err
-    assert errors.count("missing: bicycle_final") == 20 and "and 6 more files" in errors
+    assert errors.count("missing: bicycle_final") == 20
+    assert "and 6 more files; the whole lists: --output FILE" in errors
+    path = tmp_path / "reports" / "sop.json"
+    assert main([*check_sop, "--output", str(path)]) == 2
+    assert f"the whole lists: {path}" in capsys.readouterr().err
+    report = json.loads(path.read_text())
+    assert len(report["missing"]) == 26 and report["usable"] is False
+    assert report["counts"]["images"] == 26 and report["same_files"]["groups"] == []
+
+
+def test_a_long_group_of_copies_is_cut_on_screen_and_whole_in_the_file(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(10):
+        shutil.copy(pictures / "class_00/0.png", pictures / f"class_00/copy_{number}.png")
+    path = pictures.parent / "report.json"
+    assert main(["data", "check", f"folder:{pictures}", "--output", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "copy_3.png = 6 more\n" in said and "copy_4.png" not in said
+    assert [len(group) for group in json.loads(path.read_text())["same_files"]["groups"]] == [11]
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_check(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = pictures / "class_00" / "0.png" / "report.json"
+    assert main(["data", "check", f"folder:{pictures}", "--output", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "cannot write to" in captured.err and captured.out == ""
+
+
+def test_a_config_file_says_where_the_data_set_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sop(tmp_path / "data")
+    publish(monkeypatch, "sop", images=8)
+    (tmp_path / "c.yaml").write_text(f"data_root: {tmp_path / 'data'}\ndataset: glyphs\n")
+    assert main(["data", "check", "sop", "--config", str(tmp_path / "c.yaml")]) == 0
 
 
 def test_odd_formats_are_told_apart(pictures: Path) -> None:

@@ -99,6 +99,12 @@ def test_prepare_decodes_both_parts_on_demand(
     assert len(list(Path(cub.cache_dir, "cub").glob("*/pixels.u8"))) == 2
 
 
+def test_prepare_takes_a_config_file(cub: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(cub.to_yaml())
+    assert main(["data", "prepare", "cub", "--config", str(tmp_path / "c.yaml")]) == 0
+    assert len(list(Path(cub.cache_dir, "cub").glob("*/pixels.u8"))) == 1
+
+
 @pytest.fixture
 def imagenet(config: RunConfig, tmp_path: Path) -> RunConfig:
     """Sixteen classes of four images, in a data set that is what lies in its folders."""
