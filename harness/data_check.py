@@ -19,7 +19,7 @@ from harness.progress import Event, Listener, ignore
 
 BLOCK = 1000  # images handed to the threads at once, so that Ctrl-C need not wait for all
 
-GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F"}
+GREY = {"1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"}
 PALETTE = {"P", "PA"}
 ALPHA = {"RGBA", "RGBa", "LA", "La", "PA"}
 KINDS = ("grey", "CMYK", "palette", "transparent")

@@ -23,11 +23,12 @@ from dataset_files import (
     write_sop,
 )
 from fontTools.ttLib import TTFont
+from PIL import Image
 from scipy.io import savemat
 
 from harness import registry
 from harness.datasets import cars, cub, folder, glyphs, imagenet, inaturalist, inshop, sop
-from harness.datasets.listing import Dataset, Listing
+from harness.datasets.listing import Dataset, Listing, decode_rgb
 
 
 @pytest.fixture(params=registry.names("dataset"))
@@ -130,6 +131,24 @@ def test_folder_orders_classes_by_name_and_skips_what_is_no_image(tmp_path: Path
     listing = folder.list_images(tmp_path)
     assert listing.class_names == ("class_00", "class_01", "class_02")
     assert listing.names[2:4] == ("class_01/0.png", "class_01/1.png")
+
+
+RAMP = np.arange(256).reshape(16, 16)
+
+
+@pytest.mark.parametrize(("order", "file"), [("<u2", "a.png"), (">u2", "a.tif")])
+def test_grey_images_of_16_bits_are_scaled_to_8(tmp_path: Path, order: str, file: str) -> None:
+    Image.fromarray((RAMP * 257).astype(order)).save(tmp_path / file)
+    image = decode_rgb((tmp_path / file).read_bytes())
+    assert image.mode == "RGB"
+    assert np.array_equal(np.asarray(image), np.stack([RAMP] * 3, axis=2))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_images_of_32_bits_are_refused_with_advice(tmp_path: Path, kind: type) -> None:
+    Image.fromarray(RAMP.astype(kind)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match="no known range; save it with 8 bits per channel"):
+        decode_rgb((tmp_path / "a.tif").read_bytes())
 
 
 @pytest.mark.parametrize(

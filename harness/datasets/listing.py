@@ -20,6 +20,10 @@ def decode_rgb(encoded: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(encoded))
     except UnidentifiedImageError:  # whose text is about our buffer
         raise ValueError("no image" if encoded else "the file is empty") from None
+    if image.mode in ("I", "F"):
+        raise ValueError("its values have no known range; save it with 8 bits per channel")
+    if image.mode.startswith("I;16"):  # which convert would clip at 255, not scale
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert("RGB")
 
 
