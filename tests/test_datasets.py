@@ -317,6 +317,12 @@ def test_a_class_of_cars_without_a_name_is_refused(tmp_path: Path) -> None:
         cars.list_images(tmp_path)
 
 
+def test_cars_does_not_send_people_to_a_page_that_is_gone() -> None:
+    advice = cars.SOURCE.advice()
+    assert "gone since 2023" in advice and "ai.stanford.edu" not in advice
+    assert "kaggle.com" in advice and "pytorch/vision/issues/7545" in advice
+
+
 def test_sop_joins_both_files_and_leaves_the_split_to_the_protocol(tmp_path: Path) -> None:
     write_sop(tmp_path)
     listing = sop.list_images(tmp_path)
