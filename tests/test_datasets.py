@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +134,21 @@ def test_folder_orders_classes_by_name_and_skips_what_is_no_image(tmp_path: Path
     listing = folder.list_images(tmp_path)
     assert listing.class_names == ("class_00", "class_01", "class_02")
     assert listing.names[2:4] == ("class_01/0.png", "class_01/1.png")
+
+
+def test_folder_reads_each_class_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path, num_classes=3, per_class=2)
+    scan, scanned = os.scandir, Counter[str]()
+
+    def count(where: Any) -> Any:
+        scanned[Path(where).name] += 1
+        return scan(where)
+
+    monkeypatch.setattr(os, "scandir", count)
+    assert folder.list_images(tmp_path).missing == ()
+    assert [scanned[f"class_0{number}"] for number in range(3)] == [1, 1, 1]
 
 
 RAMP = np.arange(256).reshape(16, 16)

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 def decode_rgb(encoded: bytes) -> Image.Image:
     """The image in an encoded file, as RGB."""
     try:
-        image = Image.open(io.BytesIO(encoded))
+        image: Image.Image = Image.open(io.BytesIO(encoded))
     except UnidentifiedImageError:  # whose text is about our buffer
         raise ValueError("no image" if encoded else "the file is empty") from None
     if image.mode in ("I", "F"):
@@ -98,6 +98,7 @@ def list_files(
     paths: Sequence[str],
     labels: np.ndarray,
     class_names: Sequence[str],
+    seen: bool = False,
     **facts: Any,
 ) -> Listing:
     """A listing of image files; those that are not there are listed as missing.
@@ -107,6 +108,7 @@ def list_files(
         paths: of the files on this machine.
         labels: as in Listing.
         class_names: as in Listing.
+        seen: whether the paths come from the folders themselves, which are then not read again.
         facts: other fields of Listing.
     """
 
@@ -123,7 +125,7 @@ def list_files(
         class_names=tuple(class_names),
         read=read,
         stamp=stamp,
-        missing=_missing(paths),
+        missing=() if seen else _missing(paths),
         **facts,
     )
 
