@@ -83,6 +83,8 @@ class RunConfig:
         """A copy with some values changed; unknown names and wrong types are refused."""
         hints = get_type_hints(RunConfig)
         known = [f.name for f in fields(RunConfig)]
+        if isinstance(values.get("cache"), bool):  # as YAML 1.1 reads on and off
+            values = {**values, "cache": "on" if values["cache"] else "off"}
         for key, value in values.items():
             if key not in known:
                 raise unknown("config key", key, known)

@@ -15,12 +15,11 @@ from PIL import Image
 from harness import registry
 from harness.datasets.listing import Dataset, Listing, decode_rgb
 from harness.duplicates import alike_groups, equal_groups, thumbnail
-from harness.errors import HarnessError
 from harness.progress import Event, Listener, ignore
 
 BLOCK = 1000  # images handed to the threads at once, so that Ctrl-C need not wait for all
 
-GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F"}
+GREY = {"1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"}
 PALETTE = {"P", "PA"}
 ALPHA = {"RGBA", "RGBa", "LA", "La", "PA"}
 KINDS = ("grey", "CMYK", "palette", "transparent")
@@ -108,11 +107,7 @@ def check(spec: str, data_root: str = "", listener: Listener = ignore) -> Report
         listener: told how many images are done.
     """
     dataset, path = registry.load_dataset(spec)
-    root = registry.dataset_root(path, data_root)
-    try:
-        listing = dataset.list_images(root)
-    except ValueError as error:
-        raise HarnessError(str(error)) from None
+    listing = registry.list_images(dataset, path, data_root)
     findings = list(_examine_all(dataset.name, listing, listener))
     return _report(dataset, listing, findings)
 
@@ -208,7 +203,7 @@ def _duplicates(listing: Listing, train: np.ndarray, groups: list[list[int]]) ->
     return Duplicates(
         groups=tuple(tuple(listing.names[image] for image in groups[i]) for i in order),
         across_classes=sum(across_classes),
-        across_split=sum(across_split),
+        across_split=int(sum(across_split)),
     )
 
 

@@ -21,7 +21,7 @@ from harness.seeds import derive_seed
 
 if TYPE_CHECKING:
     from harness.batches import Source
-    from harness.datasets.listing import Listing
+    from harness.datasets.listing import Dataset, Listing
     from harness.trunks.trunk import Trunk
 
 SHOWN = 5  # missing files named in a message
@@ -36,6 +36,7 @@ class Benchmark:
         trunk_label: name of the trunk in results; tells two files of weights apart.
         dataset: name that settings and presets are found by.
         dataset_label: name of results; tells two folders of images apart.
+        unlisted: published images that the listing does not even name.
     """
 
     config: RunConfig
@@ -46,6 +47,7 @@ class Benchmark:
     dataset: str
     dataset_label: str
     listing: Listing
+    unlisted: int
     split: ClassSplit
 
     @property
@@ -177,19 +179,19 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
         changes: protocol fields that a preset changes.
     """
     dataset, path = registry.load_dataset(config.dataset)
-    root = registry.dataset_root(path, config.data_root)
+    listing = registry.list_images(dataset, path, config.data_root)
+    unlisted = _unlisted(dataset, listing, config.allow_missing)
+    if listing.missing and not config.allow_missing:
+        raise HarnessError(_missing_message(config.dataset, listing))
     changes = dict(changes or {})
+    if listing.given_trainval is not None or not registry.mlrc_applies(listing.num_classes):
+        # The released fold rule breaks here; the protocol's name says what replaced it.
+        changes["folds"] = "balanced"
+    protocol = registry.load_protocol(config.protocol, dataset.name, changes)
     try:
-        listing = dataset.list_images(root)
-        if listing.given_trainval is not None or not registry.mlrc_applies(listing.num_classes):
-            # The released fold rule breaks here; the protocol's name says what replaced it.
-            changes["folds"] = "balanced"
-        protocol = registry.load_protocol(config.protocol, dataset.name, changes)
         split = registry.split_classes(listing.num_classes, protocol.folds, listing.given_trainval)
     except ValueError as error:
         raise HarnessError(str(error)) from None
-    if listing.missing and not config.allow_missing:
-        raise HarnessError(_missing_message(config.dataset, listing))
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
     try:
         trunk.check_side(protocol.crop)
@@ -205,6 +207,7 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
         dataset=dataset.name,
         dataset_label=f"{dataset.name}_{path.name}" if path else dataset.name,
         listing=listing,
+        unlisted=unlisted,
         split=split,
     )
 
@@ -230,6 +233,26 @@ def build_experiment(config: RunConfig) -> Experiment:
         if name not in known:
             raise unknown("parameter", name, known, f"these are the parameters of {method.name}")
     return experiment
+
+
+def _unlisted(dataset: Dataset, listing: Listing, allow_missing: bool) -> int:
+    """How many published images are not listed; what makes it another data set is refused."""
+    found = {"classes": listing.num_classes, "images": len(listing.names)}
+    published = {name: dataset.expected.get(name, number) for name, number in found.items()}
+    unlisted = published["images"] - found["images"]
+    lacks_images = found["classes"] == published["classes"] and unlisted > 0
+    if found == published or (lacks_images and allow_missing):
+        return unlisted
+    otherwise = (
+        "to go on without the others: --allow-missing"
+        if lacks_images
+        else "images of your own are --dataset folder:PATH"
+    )
+    raise HarnessError(
+        f"'{dataset.name}' has {found['images']:,} images of {found['classes']:,} classes here; "
+        f"published are {published['images']:,} of {published['classes']:,}\n"
+        f"  `harness data check {dataset.name}` says what is wrong; {otherwise}"
+    )
 
 
 def _missing_message(dataset: str, listing: Listing) -> str:

@@ -36,7 +36,7 @@ from protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_chang
 from protocols.splits import ClassSplit, mlrc_applies, split_classes
 
 if TYPE_CHECKING:
-    from harness.datasets.listing import Dataset
+    from harness.datasets.listing import Dataset, Listing
     from harness.trunks.trunk import Trunk
 
 __all__ = [
@@ -49,8 +49,8 @@ __all__ = [
     "Space",
     "ball_normalize",
     "builder_params",
-    "dataset_root",
     "items",
+    "list_images",
     "load_dataset",
     "load_method",
     "load_protocol",
@@ -121,9 +121,18 @@ def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     return _load("dataset", name), Path(path).expanduser() if path else None
 
 
-def dataset_root(path: Path | None, data_root: str) -> Path | None:
-    """Where the files of a data set are: the path in its name, else the folder the user set."""
-    return path or (Path(data_root).expanduser() if data_root else None)
+def list_images(dataset: Dataset, path: Path | None, data_root: str) -> Listing:
+    """The images of a data set, in the path of its name, else in the folder that the user set."""
+    root = path or (Path(data_root).expanduser() if data_root else None)
+    try:
+        return dataset.list_images(root)
+    except ValueError as error:
+        raise HarnessError(str(error)) from None
+    except OSError as error:
+        raise HarnessError(
+            f"data set '{dataset.name}': cannot read {error.filename or root}: {error.strerror}\n"
+            "  it must be a file or a folder as the data set has it, and yours to read"
+        ) from None
 
 
 def load_trunk(spec: str) -> Trunk:

@@ -140,6 +140,8 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
         )
     if frame["incomplete"].any():
         notes.append(f"{INCOMPLETE} fewer trials or reproductions than the protocol asks for.")
+    if left_out := frame["missing_images"].max():
+        notes.append(f"Images left out because they are missing or broken: {left_out:,}.")
     return notes
 
 

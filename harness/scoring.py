@@ -65,7 +65,8 @@ def see_test(
 ) -> TestEmbeddings:
     """Embeddings of all test images of a source, with what is known of these images."""
     listing, indices = experiment.listing, list(source.indices)
-    absent = experiment.absent("trainval", experiment.trainval) + experiment.absent("test", source)
+    parts = {"trainval": experiment.trainval, "test": source}
+    absent = experiment.unlisted + sum(experiment.absent(*part) for part in parts.items())
     return TestEmbeddings(
         kinds=kinds,
         labels=listing.labels[indices],

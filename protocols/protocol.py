@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import types
 from collections.abc import Collection, Iterable, Mapping
@@ -31,9 +32,15 @@ CHOICES: dict[str, Collection[str]] = {
 POSITIVE = (
     *("embedding_size", "resize", "crop", "batch_size", "samples_per_class", "lr"),
     *("trunk_lr", "validate_every", "patience", "max_steps", "threads"),
-    *("clip_norm", "clip_value"),
+    *("clip_norm", "clip_value", "optimizer_eps"),
 )
-NOT_NEGATIVE = ("warmup_steps",)
+NOT_NEGATIVE = ("warmup_steps", "weight_decay")
+
+# Ranges, by what they may not exceed: a crop is no larger than its image.
+ASCENDING = {"crop_scale": 1.0, "crop_ratio": math.inf}
+
+# Fields that do nothing where the trunk is frozen, by the value that says so.
+OF_THE_TRUNK = {"trunk_lr": None, "warmup_steps": 0}
 
 # Pooling that keeps the K largest values of a channel, as 8-max.
 K_MAX = re.compile(r"([1-9][0-9]*)-max")
@@ -166,6 +173,11 @@ def check(protocol: EvaluationProtocol) -> None:
             _check_pooling(value, choices)
         elif value not in choices:
             raise ValueError(f"no {field_name} named '{value}'.{_hint(value, choices)}")
+    for field_name in (f.name for f in fields(protocol)):
+        value = getattr(protocol, field_name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise ValueError(f"{field_name} must be finite, got {_format(value)}")
     for field_name in POSITIVE:
         value = getattr(protocol, field_name)
         if value is not None and not value > 0:
@@ -179,6 +191,19 @@ def check(protocol: EvaluationProtocol) -> None:
         value = getattr(protocol, field_name)
         if value < 0:
             raise ValueError(f"{field_name} must not be negative, got {value}")
+    if not 0 <= protocol.momentum < 1:
+        raise ValueError(f"momentum must be 0 or more and below 1, got {protocol.momentum}")
+    for field_name, most in ASCENDING.items():
+        value = getattr(protocol, field_name)
+        if value is not None and not 0 < value[0] <= value[1] <= most:
+            limit = f", ascending and at most {most}" if math.isfinite(most) else " and ascending"
+            raise ValueError(f"{field_name} must be positive{limit}, got {_format(value)}")
+    for field_name, nothing in OF_THE_TRUNK.items():
+        value = getattr(protocol, field_name)
+        if protocol.frozen and value != nothing:
+            raise ValueError(
+                f"{field_name} must be {_format(nothing)} where the trunk is frozen, got {value}"
+            )
     if protocol.crop > protocol.resize:
         raise ValueError(
             f"crop ({protocol.crop}) must not exceed resize ({protocol.resize}), "

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from conftest import write_images
 from PIL import Image
 from scipy.io import savemat
+
+from harness import registry
 
 BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Groove_billed_Ani")
 CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Audi S4 Sedan 2007")
@@ -169,3 +173,9 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "inshop": write_inshop,
     "sop": write_sop,
 }
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, **expected: int) -> None:
+    """Let a data set have published counts that fit its small copy."""
+    dataset = replace(registry.load_dataset(name)[0], expected=expected)
+    monkeypatch.setattr(registry, "load_dataset", lambda spec: (dataset, None))

@@ -22,6 +22,13 @@ def test_assignments_are_read_as_yaml() -> None:
     assert values == {"trials": 5, "params": {"lr": 0.001, "kind": "avg"}, "device": "cpu"}
 
 
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_the_cache_is_turned_on_and_off_in_yaml(tmp_path: Path, word: str) -> None:
+    (tmp_path / "c.yaml").write_text(f"cache: {word}")
+    assert RunConfig().updated(load_config(tmp_path / "c.yaml")).cache == word
+    assert RunConfig().updated(parse_assignments([f"cache={word}"])).cache == word
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
+import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import write_images
-from dataset_files import write_cub, write_inshop, write_sop
+from dataset_files import publish, write_cub, write_inshop, write_sop
 from PIL import Image
 
 from harness import data_check, duplicates, registry
@@ -23,12 +28,6 @@ def pictures(tmp_path: Path) -> Path:
     """Four classes of three images, two classes for training."""
     write_images(tmp_path / "pictures", num_classes=4, per_class=3)
     return tmp_path / "pictures"
-
-
-def publish(monkeypatch: pytest.MonkeyPatch, name: str, **expected: int) -> None:
-    """Let a data set have published counts that fit its small copy."""
-    dataset = replace(registry.load_dataset(name)[0], expected=expected)
-    monkeypatch.setattr(registry, "load_dataset", lambda spec: (dataset, None))
 
 
 def test_a_sound_folder_is_usable_and_counted(pictures: Path) -> None:
@@ -106,9 +105,47 @@ def test_a_long_list_of_missing_files_is_cut_and_counted(
     (tmp_path / "Ebay_train.txt").write_text("\n".join(["heading", *lines]))
     (tmp_path / "Ebay_test.txt").write_text("heading\n99 2 1 bicycle_final/99.JPG\n")
     publish(monkeypatch, "sop")
-    assert main(["data", "check", "sop", "--data-root", str(tmp_path)]) == 2
+    check_sop = ["data", "check", "sop", "--data-root", str(tmp_path)]
+    assert main(check_sop) == 2
     errors = capsys.readouterr().err
-    assert errors.count("missing: bicycle_final") == 20 and "and 6 more files" in errors
+    assert errors.count("missing: bicycle_final") == 20
+    assert "and 6 more files; the whole lists: --output FILE" in errors
+    path = tmp_path / "reports" / "sop.json"
+    assert main([*check_sop, "--output", str(path)]) == 2
+    assert f"the whole lists: {path}" in capsys.readouterr().err
+    report = json.loads(path.read_text())
+    assert len(report["missing"]) == 26 and report["usable"] is False
+    assert report["counts"]["images"] == 26 and report["same_files"]["groups"] == []
+
+
+def test_a_long_group_of_copies_is_cut_on_screen_and_whole_in_the_file(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(10):
+        shutil.copy(pictures / "class_00/0.png", pictures / f"class_00/copy_{number}.png")
+    path = pictures.parent / "report.json"
+    assert main(["data", "check", f"folder:{pictures}", "--output", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "copy_3.png = 6 more\n" in said and "copy_4.png" not in said
+    assert [len(group) for group in json.loads(path.read_text())["same_files"]["groups"]] == [11]
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_check(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = pictures / "class_00" / "0.png" / "report.json"
+    assert main(["data", "check", f"folder:{pictures}", "--output", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "cannot write to" in captured.err and captured.out == ""
+
+
+def test_a_config_file_says_where_the_data_set_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sop(tmp_path / "data")
+    publish(monkeypatch, "sop", images=8)
+    (tmp_path / "c.yaml").write_text(f"data_root: {tmp_path / 'data'}\ndataset: glyphs\n")
+    assert main(["data", "check", "sop", "--config", str(tmp_path / "c.yaml")]) == 0
 
 
 def test_odd_formats_are_told_apart(pictures: Path) -> None:
@@ -233,3 +270,53 @@ def test_a_data_set_that_is_not_there_is_a_message_and_exit_code_2(
     assert main(arguments) == 2
     errors = capsys.readouterr().err
     assert errors.startswith("error: ") and message in errors
+
+
+LISTING = pytest.mark.parametrize(
+    "command",
+    [["data", "check"], ["search", "--loss", "ccp", "--dataset"]],
+    ids=("check", "search"),
+)
+
+
+@LISTING
+def test_a_folder_in_place_of_a_file_is_named(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cub(tmp_path)
+    (tmp_path / "images.txt").unlink()
+    (tmp_path / "images.txt").mkdir()
+    assert main([*command, "cub", "--data-root", str(tmp_path)]) == 2
+    expected = f"error: data set 'cub': cannot read {tmp_path}/images.txt: Is a directory\n"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+@LISTING
+def test_a_folder_without_the_right_to_read_it_is_named(
+    command: list[str],
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scan = os.scandir
+
+    def refuse(folder: Any) -> Any:
+        if str(folder).endswith("class_01"):  # by hand: whoever is root may read everything
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert main([*command, f"folder:{pictures}"]) == 2
+    errors = capsys.readouterr().err
+    assert f"'folder': cannot read {pictures}/class_01: Permission denied\n" in errors
+
+
+def test_a_packed_list_is_named_with_what_was_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cub(tmp_path)
+    path = tmp_path / "images.txt"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert main(["data", "check", "cub", "--data-root", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert f"{path} is no text in UTF-8" in errors and "lines of image_id path" in errors

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +26,12 @@ from dataset_files import (
     write_sop,
 )
 from fontTools.ttLib import TTFont
+from PIL import Image
 from scipy.io import savemat
 
 from harness import registry
 from harness.datasets import cars, cub, folder, glyphs, imagenet, inaturalist, inshop, sop
-from harness.datasets.listing import Dataset, Listing
+from harness.datasets.listing import Dataset, Listing, decode_rgb
 
 
 @pytest.fixture(params=registry.names("dataset"))
@@ -130,6 +134,39 @@ def test_folder_orders_classes_by_name_and_skips_what_is_no_image(tmp_path: Path
     listing = folder.list_images(tmp_path)
     assert listing.class_names == ("class_00", "class_01", "class_02")
     assert listing.names[2:4] == ("class_01/0.png", "class_01/1.png")
+
+
+def test_folder_reads_each_class_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path, num_classes=3, per_class=2)
+    scan, scanned = os.scandir, Counter[str]()
+
+    def count(where: Any) -> Any:
+        scanned[Path(where).name] += 1
+        return scan(where)
+
+    monkeypatch.setattr(os, "scandir", count)
+    assert folder.list_images(tmp_path).missing == ()
+    assert [scanned[f"class_0{number}"] for number in range(3)] == [1, 1, 1]
+
+
+RAMP = np.arange(256).reshape(16, 16)
+
+
+@pytest.mark.parametrize(("order", "file"), [("<u2", "a.png"), (">u2", "a.tif")])
+def test_grey_images_of_16_bits_are_scaled_to_8(tmp_path: Path, order: str, file: str) -> None:
+    Image.fromarray((RAMP * 257).astype(order)).save(tmp_path / file)
+    image = decode_rgb((tmp_path / file).read_bytes())
+    assert image.mode == "RGB"
+    assert np.array_equal(np.asarray(image), np.stack([RAMP] * 3, axis=2))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_images_of_32_bits_are_refused_with_advice(tmp_path: Path, kind: type) -> None:
+    Image.fromarray(RAMP.astype(kind)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match="no known range; save it with 8 bits per channel"):
+        decode_rgb((tmp_path / "a.tif").read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -296,6 +333,12 @@ def test_a_class_of_cars_without_a_name_is_refused(tmp_path: Path) -> None:
     savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": names})
     with pytest.raises(ValueError, match="class 3 has no name"):
         cars.list_images(tmp_path)
+
+
+def test_cars_does_not_send_people_to_a_page_that_is_gone() -> None:
+    advice = cars.SOURCE.advice()
+    assert "gone since 2023" in advice and "ai.stanford.edu" not in advice
+    assert "kaggle.com" in advice and "pytorch/vision/issues/7545" in advice
 
 
 def test_sop_joins_both_files_and_leaves_the_split_to_the_protocol(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import FOLDER
-from dataset_files import write_picture
+from conftest import FOLDER, write_images
+from dataset_files import publish, write_picture
 
 from harness.cli import main
 from harness.config import RunConfig
@@ -14,14 +14,17 @@ from harness.errors import HarnessError
 from harness.evaluation import evaluate
 from harness.experiment import build_benchmark, build_experiment
 from harness.leaderboard import build
+from harness.rendering import to_markdown
+from harness.scoring import see_test
 from harness.study import search
 
 BIRDS = [f"{number:03d}.Bird_{number}" for number in range(1, 17)]
 
 
 @pytest.fixture
-def birds(tmp_path: Path) -> Path:
+def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """CUB's files with sixteen classes of four images."""
+    publish(monkeypatch, "cub", images=64, classes=16)
     root = tmp_path / "CUB_200_2011"
     names = [f"{bird}/{number}.jpg" for bird in BIRDS for number in range(4)]
     for number, name in enumerate(names):
@@ -68,8 +71,10 @@ def test_the_table_says_how_many_images_were_left_out(cub: RunConfig, birds: Pat
     search([cub])
     values = {"reproductions": 1, "workers": 1, "device": "cpu", "runs_dir": cub.runs_dir}
     table = evaluate([], {**values, "results_dir": cub.results_dir}).tables[0]
-    frame = build(table).frame.set_index("method")
+    frame = build(table).frame
     assert set(frame["missing_images"]) == {3}
+    assert "left out because they are missing or broken: 3." in to_markdown(frame)
+    frame = frame.set_index("method")
     assert frame.loc["proxyanchor", "queries"] == 8 * 4 - 1
 
 
@@ -92,3 +97,54 @@ def test_prepare_decodes_both_parts_on_demand(
     assert main([*prepare, "--test"]) == 0
     assert "test: 32 images" in capsys.readouterr().out
     assert len(list(Path(cub.cache_dir, "cub").glob("*/pixels.u8"))) == 2
+
+
+def test_prepare_takes_a_config_file(cub: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(cub.to_yaml())
+    assert main(["data", "prepare", "cub", "--config", str(tmp_path / "c.yaml")]) == 0
+    assert len(list(Path(cub.cache_dir, "cub").glob("*/pixels.u8"))) == 1
+
+
+@pytest.fixture
+def imagenet(config: RunConfig, tmp_path: Path) -> RunConfig:
+    """Sixteen classes of four images, in a data set that is what lies in its folders."""
+    write_images(tmp_path / "imagenet" / "train", num_classes=16, per_class=4)
+    values = {"dataset": "imagenet", "data_root": str(tmp_path), "cache_dir": str(tmp_path / "c")}
+    return config.updated({"protocol": FOLDER, "trunk": "convnet", **values})
+
+
+@pytest.mark.parametrize(
+    ("published", "allow_missing"),
+    [
+        ({"images": 66, "classes": 16}, False),  # fewer images
+        ({"images": 62, "classes": 16}, True),  # more
+        ({"images": 64, "classes": 17}, True),  # another task
+    ],
+)
+def test_other_images_than_the_published_ones_are_refused(
+    imagenet: RunConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    published: dict[str, int],
+    allow_missing: bool,
+) -> None:
+    publish(monkeypatch, "imagenet", **published)
+    counts = f"{published['images']} of {published['classes']}"
+    with pytest.raises(HarnessError, match=f"64 images of 16 .* published are {counts}") as caught:
+        build_benchmark(imagenet.updated({"allow_missing": allow_missing}))
+    assert ("--allow-missing" in str(caught.value)) != allow_missing
+
+
+def test_published_images_that_are_in_no_folder_count_as_missing(
+    imagenet: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(monkeypatch, "imagenet", images=66, classes=16)
+    experiment = build_experiment(imagenet.updated({"allow_missing": True}))
+    assert see_test(experiment, experiment.open_part("test"), {}).missing_images == 2
+
+
+def test_a_part_of_imagenet_is_not_searched(
+    imagenet: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--dataset", "imagenet", "--data-root", imagenet.data_root, "--allow-missing"]
+    assert main(["search", "--loss", "ms", *arguments]) == 2
+    assert "published are 1,281,167 of 1,000\n" in capsys.readouterr().err

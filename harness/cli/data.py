@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from harness.cli.options import (
     AllowMissing,
     CacheDir,
+    ConfigFile,
     DataRoot,
     Device,
     Protocol,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 FEW = 3  # examples of what is only counted
 MANY = 20  # of what somebody may have to mend
+COPIES = 5  # images of one group of duplicates
 
 data = typer.Typer(no_args_is_help=True, help="Check the files of a data set, or decode them.")
 
@@ -33,6 +37,10 @@ data = typer.Typer(no_args_is_help=True, help="Check the files of a data set, or
 def check(
     dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
     data_root: DataRoot = None,
+    output: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="JSON file of all that was found.")
+    ] = None,
+    config: ConfigFile = None,
 ) -> None:
     """Counts, missing and broken files, odd formats, duplicates, and a checksum.
 
@@ -40,16 +48,24 @@ def check(
 
     Exit code 2 if a file is missing or broken or a count is not the published one.
 
-    $ harness data check cub --data-root ~/data
+    $ harness data check cub --data-root ~/data --output cub.json
     """
+    values = read_values(config, None, locals())
     from harness.config import RunConfig
     from harness.data_check import check as run_check
+    from harness.files import check_writable, write_json
 
+    if output is not None:
+        check_writable(output.parent)
     with progress(verbose=False) as listener:
-        report = run_check(dataset, data_root or RunConfig().data_root, listener)
+        report = run_check(dataset, RunConfig().updated(values).data_root, listener)
+    if output is not None:
+        write_json(output, {**asdict(report), "usable": report.usable})
+    whole = f"the whole lists: {output or '--output FILE'}"
     _print_report(report)
+    print(f"  {whole}")
     if not report.usable:
-        raise HarnessError("\n".join(_complaints(report)))
+        raise HarnessError("\n".join(_complaints(report, whole)))
     print("usable")
 
 
@@ -66,12 +82,13 @@ def prepare(
     test: Annotated[
         bool, typer.Option("--test", help="The test classes too, which only eval needs.")
     ] = False,
+    config: ConfigFile = None,
 ) -> None:
     """Decode the images once, as search would; under frozen, let the trunk encode them too.
 
     $ harness data prepare cub --data-root ~/data
     """
-    values = read_values(None, None, locals())
+    values = read_values(config, None, locals())
     from harness.config import RunConfig
     from harness.experiment import build_benchmark
 
@@ -83,6 +100,8 @@ def prepare(
         absent = benchmark.absent(part, source)
         without = f", {absent:,} missing or broken" if absent else ""
         print(f"{part}: {len(source.indices):,} images{without}, fingerprint {source.fingerprint}")
+    if benchmark.unlisted:
+        print(f"published images that are not listed: {benchmark.unlisted:,}")
     print(f"files: {benchmark.cache}")
 
 
@@ -116,7 +135,8 @@ def _print_duplicates(title: str, found: Duplicates) -> None:
         f"across training and test: {found.across_split:,}"
     )
     for group in found.groups[:MANY]:
-        print(f"    {' = '.join(group)}")
+        more = f" = {len(group) - COPIES:,} more" if len(group) > COPIES else ""
+        print(f"    {' = '.join(group[:COPIES])}{more}")
     if len(found.groups) > MANY:
         print(f"    and {len(found.groups) - MANY:,} more")
 
@@ -129,7 +149,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{len(names):,} ({', '.join(names[:FEW])}{more})"
 
 
-def _complaints(report: Report) -> list[str]:
+def _complaints(report: Report, whole: str) -> list[str]:
     lines = [f"data set '{report.dataset}' is not usable as it is"]
     for name, (found, published) in report.wrong_counts.items():
         lines.append(f"  {name.replace('_', ' ')}: {found:,} instead of {published:,}")
@@ -137,6 +157,6 @@ def _complaints(report: Report) -> list[str]:
     lines += [f"  broken: {name}: {problem}" for name, problem in report.broken[:MANY]]
     untold = max(len(report.missing) - MANY, 0) + max(len(report.broken) - MANY, 0)
     if untold:
-        lines.append(f"  and {untold:,} more files")
+        lines.append(f"  and {untold:,} more files; {whole}")
     lines.append("  get it again where files are missing or broken, then repeat this check")
     return lines

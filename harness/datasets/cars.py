@@ -28,7 +28,11 @@ cars_train_annos.mat
 cars_test_annos_withlabels.mat  (cars_test_annos.mat has no classes)
 cars_meta.mat
 """,
-    page="Stanford Cars, https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
+    page=(
+        "Stanford's page has been gone since 2023; "
+        "images: https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset; .mat files: "
+        "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
+    ),
 )
 
 

@@ -33,7 +33,8 @@ def list_class_folders(root: Path) -> Listing:
     names = [f"{folder}/{image}" for folder, images in found.items() for image in images]
     counts = [len(images) for images in found.values()]
     labels = np.repeat(np.arange(len(found)), counts)
-    return list_files(names, [f"{root}/{name}" for name in names], labels, list(found))
+    paths = [f"{root}/{name}" for name in names]
+    return list_files(names, paths, labels, list(found), seen=True)
 
 
 DATASETS = (Dataset("folder", "your images: a folder of class folders, folder:PATH", list_images),)

@@ -17,9 +17,13 @@ from PIL import Image, UnidentifiedImageError
 def decode_rgb(encoded: bytes) -> Image.Image:
     """The image in an encoded file, as RGB."""
     try:
-        image = Image.open(io.BytesIO(encoded))
+        image: Image.Image = Image.open(io.BytesIO(encoded))
     except UnidentifiedImageError:  # whose text is about our buffer
         raise ValueError("no image" if encoded else "the file is empty") from None
+    if image.mode in ("I", "F"):
+        raise ValueError("its values have no known range; save it with 8 bits per channel")
+    if image.mode.startswith("I;16"):  # which convert would clip at 255, not scale
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert("RGB")
 
 
@@ -74,8 +78,8 @@ class Dataset:
     """One name of `--dataset`.
 
     Attributes:
-        list_images: root folder -> Listing; raises ValueError that says what is missing. The
-            root is None for a data set that needs no files.
+        list_images: root folder -> Listing; raises ValueError that says what is missing, or the
+            OSError of what cannot be read. The root is None for a data set that needs no files.
         needs_root: whether it reads files that the user must supply.
         expected: published counts, by any of the names "images", "classes", "train_classes",
             "train_images", "test_images", "query_images", "gallery_images". The training
@@ -94,6 +98,7 @@ def list_files(
     paths: Sequence[str],
     labels: np.ndarray,
     class_names: Sequence[str],
+    seen: bool = False,
     **facts: Any,
 ) -> Listing:
     """A listing of image files; those that are not there are listed as missing.
@@ -103,6 +108,7 @@ def list_files(
         paths: of the files on this machine.
         labels: as in Listing.
         class_names: as in Listing.
+        seen: whether the paths come from the folders themselves, which are then not read again.
         facts: other fields of Listing.
     """
 
@@ -119,7 +125,7 @@ def list_files(
         class_names=tuple(class_names),
         read=read,
         stamp=stamp,
-        missing=_missing(paths),
+        missing=() if seen else _missing(paths),
         **facts,
     )
 
@@ -212,8 +218,14 @@ def read_rows(path: Path, columns: Mapping[str, type], skip: int = 0) -> list[tu
         columns: type by name; the names are for the message about a wrong line.
         skip: heading lines.
     """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{path} is no text in UTF-8 (packed, perhaps?); expected lines of {' '.join(columns)}"
+        ) from None
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         if number <= skip or not line.strip():
             continue
         try:
