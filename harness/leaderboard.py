@@ -59,7 +59,7 @@ BEHIND = {
     "test_openings": "how often the test classes were opened for this method",
     "queries": "test queries, with those dropped",
     "queries_dropped": "test queries without another image of their class, left out of all scores",
-    "missing_images": "listed images that could not be read and were left out",
+    "missing_images": "images of the data set that were missing or broken and were left out",
     "protocol": "name of the protocol",
     "dataset": "name of the data set",
     "trunk": "name of the trunk",

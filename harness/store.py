@@ -18,7 +18,7 @@ from harness.datasets.listing import Listing
 from harness.errors import HarnessError
 from harness.files import read_json, write_json
 
-CACHE_VERSION = 2  # of the format below: raises when cached pixels would differ
+CACHE_VERSION = 3  # of the format below: raises when cached pixels would differ
 BLOCK = 256  # images decoded before they are written
 SAMPLE = 64  # images whose size is looked at to estimate that of the cache
 SHOWN = 5  # broken images named in a message
