@@ -56,6 +56,8 @@ class Blocks:
         return math.ceil(len(self.indices) / self.size)
 
     def __getitem__(self, block: int) -> Tensor:
+        if not 0 <= block < len(self):
+            raise IndexError(block)  # which also ends a loop over the blocks
         chosen = self.indices[block * self.size : (block + 1) * self.size]
         if self.augmented is None:
             return self.source.for_evaluation(chosen)

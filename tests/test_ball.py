@@ -47,7 +47,7 @@ def test_the_gradient_inside_the_ball_is_untouched_even_at_zero() -> None:
 
 def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
     outside = torch.tensor([[3.0, 4.0]], requires_grad=True)
-    (first,) = torch.autograd.grad(ball_normalize(outside)[0, 0], outside, create_graph=True)
+    (first,) = torch.autograd.grad(ball_normalize(outside)[0, 0] ** 2, outside, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
 
