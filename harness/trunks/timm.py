@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from harness.trunks.trunk import Trunk, TrunkFamily
-from harness.trunks.weights import Download, unfit
+from harness.trunks.weights import Download, read, unfit
 
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
@@ -36,6 +36,8 @@ class TimmFeatures(nn.Module):
         those of image patches.
         """
         features = self.network.forward_features(images)
+        if not isinstance(features, Tensor):
+            raise TypeError(f"it gives a {type(features).__name__}, not one map of features")
         if features.dim() == 4:
             return features.permute(0, 3, 1, 2) if self.channels_last else features
         tokens = features[:, :1] if self.class_token else features[:, self.prefix :]
@@ -120,6 +122,8 @@ def build(channels: int, file: Path | None, name: str, options: Mapping[str, Any
                 **options,
             )
         except Exception as error:  # of timm's loaders, and of its filters for foreign names
+            if file.suffix != ".safetensors":
+                read(file)  # if it cannot be read, that is the reason
             reason = " ".join((str(error) or type(error).__name__).splitlines()[:2])
             raise unfit(file, f"does not fit timm:{name}: {reason[:300]}") from error
     network.reset_classifier(0)
@@ -144,6 +148,7 @@ def member(spec: str) -> Trunk:
         partial(build, name=name, options=options),
         _own_weights(name, settings),
         check_side=partial(_check_side, name=name, only=side),
+        own_side=settings.input_size[-1],
         mean=tuple(settings.mean),
         std=tuple(settings.std),
     )

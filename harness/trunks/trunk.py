@@ -24,6 +24,7 @@ class Trunk:
         own_weights: those it starts from unless told otherwise; None if it starts from random.
         channels: input channels it needs, or None to take what the data set has.
         check_side: raises ValueError for a side of images, in pixels, that it cannot take.
+        own_side: of the images that its weights were trained on, if that is known.
         mean, std: of pixels scaled to 0..`scale`, one value or one per channel.
         bgr: whether channels are reversed.
     """
@@ -34,6 +35,7 @@ class Trunk:
     own_weights: Weights | None = None
     channels: int | None = 3
     check_side: Callable[[int], None] = lambda side: None
+    own_side: int | None = None
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     scale: float = 1.0
