@@ -23,6 +23,7 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation import evaluate
 from harness.experiment import Experiment
+from harness.heads import PooledTrunk
 from harness.study import search
 from harness.trunks import weights as weights_module
 from harness.trunks.bninception import BNInception
@@ -82,9 +83,9 @@ def test_every_trunk_gives_a_map_of_features_on_the_device_of_its_images(name: s
     trunk = registry.load_trunk(name)
     assert trunk.name == name
     network = trunk.build(trunk.channels or 1, "none").train()
-    images = pixels(trunk)
+    images, normalize = pixels(trunk), trunk.normalize
     with torch.device("meta"):  # a tensor created without device= would not mix
-        features = network(trunk.normalize(images))
+        features = network(normalize(images))
     assert features.device.type == "cpu"
     assert network.out_features == FEATURES.get(name, network.out_features)
     assert features.shape[:2] == (2, network.out_features)
@@ -229,6 +230,35 @@ def test_a_class_token_stands_alone_and_patch_tokens_come_without_it() -> None:
         assert torch.equal(network(images).mean((2, 3)), tokens[:, 1:].mean(1))
 
 
+@pytest.mark.parametrize(
+    "name", ["convnext", "vit:96", "vit2:96", "vit4:96", "resnet"], ids=lambda name: name
+)
+def test_pooled_features_of_timm_are_those_it_classifies_by(name: str) -> None:
+    """Of ConvNeXt and of transformers that average, behind one more norm."""
+    trunk = registry.load_trunk(f"timm:test_{name}")
+    network = trunk.build(3, "none").eval()
+    generator = torch.Generator().manual_seed(0)
+    for path, parameter in network.named_parameters():
+        if "norm" in path:  # as after training
+            parameter.data += torch.rand(parameter.shape, generator=generator)
+    pooled = PooledTrunk(network, trunk.normalize, "avg")
+    images = pixels(trunk)
+    theirs = network.network
+    expected = theirs.forward_head(
+        theirs.forward_features(trunk.normalize(images)), pre_logits=True
+    )
+    assert torch.allclose(pooled(images), expected, atol=1e-5)
+    pooled(images).square().sum().backward()
+    idle = [path for path, parameter in pooled.named_parameters() if parameter.grad is None]
+    assert idle == []  # the norm trains with the rest
+
+
+def test_a_norm_behind_a_hidden_layer_of_the_head_is_left_out() -> None:
+    network = registry.load_trunk("timm:inception_next_atto").build(3, "none")
+    pooled = torch.ones(2, network.out_features)
+    assert torch.equal(network.after_pooling(pooled), pooled)
+
+
 def test_timm_loads_a_file_with_its_own_loader(tmp_path: Path) -> None:
     theirs = timm.create_model("test_vit")
     file = save_weights(theirs, tmp_path / "vit.pth")
@@ -279,9 +309,31 @@ def test_weights_of_timm_without_network_are_named(monkeypatch: pytest.MonkeyPat
     for part in (
         "no way to the hub",
         "huggingface.co/timm/test_resnet.r160_in1k",
-        "--weights PATH",
+        "hf download timm/test_resnet.r160_in1k model.safetensors",
+        "--weights PATH: its results are then named timm:test_resnet@DIGEST",
     ):
         assert part in str(raised.value)
+
+
+def test_an_error_without_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def fail(**arguments: str) -> str:
+        raise TimeoutError
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda **arguments: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(ValueError, match="the weights of timm:test_vit: TimeoutError\n"):
+        registry.load_trunk("timm:test_vit").fingerprint()
+
+
+def test_a_side_that_timm_cannot_build_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str, **options: object) -> None:
+        raise AssertionError("must be divisible")
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(ValueError, match=r"build test_vit with {'img_size': 30}: must be div"):
+        registry.load_trunk("timm:test_vit:30").build(3, "none")
 
 
 def test_a_trunk_for_one_size_of_image_is_refused_for_others(
@@ -401,6 +453,14 @@ def test_without_a_network_the_message_says_which_file_and_from_where(hub: Path)
         "--weights PATH",
     ):
         assert part in str(raised.value)
+
+
+def test_a_file_of_unknown_digest_is_to_be_put_where_it_is_looked_for(hub: Path) -> None:
+    """Given by --weights it would have another name in results."""
+    with pytest.raises(ValueError, match=r"cannot download it.pth: ") as raised:
+        Download("http://nowhere.invalid/it.pth", "").find()
+    assert f"by hand, then put it at {hub / 'checkpoints' / 'it.pth'}" in str(raised.value)
+    assert "SHA-256" not in str(raised.value) and "--weights PATH" not in str(raised.value)
 
 
 def test_a_damaged_file_in_the_folder_is_refused_and_kept(hub: Path, published: Path) -> None:

@@ -62,14 +62,17 @@ class Download:
             raise self._refused(f"cannot download {self.path.name}: {error}") from None
 
     def _refused(self, reason: str, *advice: str) -> ValueError:
+        # Only by its digest is a file from elsewhere known to be the same.
+        known = [f"SHA-256: {self.sha256}{'…' if len(self.sha256) < 64 else ''}"]
+        given = "give --weights PATH or " if self.sha256 else ""
         return ValueError(
             "\n  ".join(
                 [
                     reason,
                     f"from: {self.url}",
-                    f"SHA-256: {self.sha256}{'…' if len(self.sha256) < 64 else ''}",
+                    *(known if self.sha256 else []),
                     *advice,
-                    f"fetch it by hand, then give --weights PATH or put it at {self.path}",
+                    f"fetch it by hand, then {given}put it at {self.path}",
                     "or start from random weights: --weights none",
                 ]
             )
