@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
 class HarnessError(Exception):
     """Says what is wrong, what would be right, and what to do next."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn the ValueError of who refuses a value into the error that the user is shown."""
+    try:
+        yield
+    except ValueError as error:
+        raise HarnessError(str(error)) from None
 
 
 def unknown(kind: str, name: str, known: Iterable[str], advice: str = "") -> HarnessError:

@@ -16,6 +16,7 @@ from harness.embed import concatenate, embed_with
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, digest_of
 from harness.heads import Model
+from harness.models import check_trunk
 from harness.naive import evaluate_naive
 from harness.on_demand import add_metrics, missing_metrics
 from harness.progress import Event, Listener, ignore
@@ -118,6 +119,7 @@ def _find_jobs(
             experiment = build_experiment(found.config)
             if experiment.table != Path(*found.folder.parts[-3:-1]):
                 continue  # the weights that were asked for are not those it searched with
+            check_trunk(experiment)
             study = Study(experiment)
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")

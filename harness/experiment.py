@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import registry
 from harness.config import RunConfig
-from harness.errors import HarnessError, unknown
+from harness.errors import HarnessError, refusing, unknown
 from harness.progress import Listener, ignore
 from harness.registry import ClassSplit, EvaluationProtocol, Method, Space
 from harness.seeds import derive_seed
@@ -32,8 +32,6 @@ class Benchmark:
     """What methods are compared on: a data set, split by a protocol, seen by a trunk.
 
     Attributes:
-        weights: fingerprint of those that the trunk starts from; "none" if they are random.
-        trunk_label: name of the trunk in results; tells two files of weights apart.
         dataset: name that settings and presets are found by.
         dataset_label: name of results; tells two folders of images apart.
         unlisted: published images that the listing does not even name.
@@ -42,13 +40,24 @@ class Benchmark:
     config: RunConfig
     protocol: EvaluationProtocol
     trunk: Trunk
-    weights: str
-    trunk_label: str
     dataset: str
     dataset_label: str
     listing: Listing
     unlisted: int
     split: ClassSplit
+
+    # Found, or downloaded, only when asked for: images are decoded without them.
+    @cached_property
+    def weights(self) -> str:
+        """Fingerprint of those that the trunk starts from; "none" if they are random."""
+        with refusing():
+            return self.trunk.fingerprint(self.config.weights)
+
+    @cached_property
+    def trunk_label(self) -> str:
+        """Name of the trunk in results; tells two files of weights apart."""
+        with refusing():
+            return self.trunk.label(self.config.weights)
 
     @property
     def table(self) -> Path:
@@ -188,22 +197,15 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
         # The released fold rule breaks here; the protocol's name says what replaced it.
         changes["folds"] = "balanced"
     protocol = registry.load_protocol(config.protocol, dataset.name, changes)
-    try:
+    with refusing():
         split = registry.split_classes(listing.num_classes, protocol.folds, listing.given_trainval)
-    except ValueError as error:
-        raise HarnessError(str(error)) from None
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
-    try:
+    with refusing():
         trunk.check_side(protocol.crop)
-        weights, trunk_label = trunk.fingerprint(config.weights), trunk.label(config.weights)
-    except ValueError as error:
-        raise HarnessError(str(error)) from None
     return Benchmark(
         config=config,
         protocol=replace(protocol, trunk=trunk.name),
         trunk=trunk,
-        weights=weights,
-        trunk_label=trunk_label,
         dataset=dataset.name,
         dataset_label=f"{dataset.name}_{path.name}" if path else dataset.name,
         listing=listing,
@@ -218,10 +220,8 @@ def build_experiment(config: RunConfig) -> Experiment:
         raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
     method = registry.load_method(config.loss)
     dataset, _ = registry.load_dataset(config.dataset)
-    try:
+    with refusing():
         changes = method.preset(config.preset, dataset.name).protocol
-    except ValueError as error:
-        raise HarnessError(str(error)) from None
     benchmark = build_benchmark(config, changes)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
     experiment = Experiment(**parts, method=method)

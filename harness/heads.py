@@ -37,9 +37,7 @@ NORMALIZERS: dict[str, Callable[[Tensor], Tensor]] = {
 class PooledTrunk(nn.Module):
     """uint8 images -> (n, features): normalised, through the network, pooled."""
 
-    def __init__(
-        self, network: nn.Module, normalize: Callable[[Tensor], Tensor], pool: str
-    ) -> None:
+    def __init__(self, network: nn.Module, normalize: nn.Module, pool: str) -> None:
         super().__init__()
         self.network = network
         self.normalize = normalize
@@ -47,7 +45,9 @@ class PooledTrunk(nn.Module):
         self.out_features: int = network.out_features  # type: ignore[assignment]
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.pool(self.network(self.normalize(images)))
+        pooled = self.pool(self.network(self.normalize(images)))
+        finish = getattr(self.network, "after_pooling", None)
+        return pooled if finish is None else finish(pooled)
 
 
 class FrozenTrunk(nn.Identity):

@@ -1,4 +1,4 @@
-"""The network of an experiment as it is before training."""
+"""The network of an experiment as it is before training, and whether there can be one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from harness.errors import HarnessError, refusing
 from harness.experiment import Benchmark, Experiment
 from harness.features import Features
 from harness.heads import FrozenTrunk, Model, PooledTrunk
@@ -23,6 +24,44 @@ def build_trunk(benchmark: Benchmark, seed: int) -> PooledTrunk:
         channels = trunk.channels or benchmark.listing.channels
         network = trunk.build(channels, benchmark.config.weights)
     return PooledTrunk(network, trunk.normalize, benchmark.protocol.pooling)
+
+
+_tried: set[tuple[str, str, int, int]] = set()  # of this process; those that passed
+
+
+def check_trunk(benchmark: Benchmark) -> None:
+    """Refuse weights that do not fit, and images that the network cannot take, before any work."""
+    trunk, crop, channels = benchmark.trunk, benchmark.protocol.crop, benchmark.listing.channels
+    asked = (trunk.name, benchmark.weights, channels, crop)
+    if asked in _tried:  # for another method
+        return
+    with refusing():
+        built = build_trunk(benchmark, seed=0).eval()
+    trouble = _trouble(built, channels, crop)
+    if trouble:
+        advice = "take another trunk (`harness list trunks`), or a protocol with another +crop="
+        own = trunk.own_side
+        if own not in (None, crop) and not _trouble(built, channels, own):
+            room = f"+resize={own}" if own > benchmark.protocol.resize else ""
+            advice = (
+                f"its own size is {own}: --protocol {benchmark.config.protocol}+crop={own}{room}"
+            )
+        raise HarnessError(
+            f"trunk {trunk.name} makes no features of images of {crop} px: {trouble}\n  {advice}"
+        )
+    _tried.add(asked)
+
+
+@torch.no_grad()
+def _trouble(trunk: PooledTrunk, channels: int, side: int) -> str:
+    """Why the trunk makes no features of an image, if it does not."""
+    image = torch.zeros(1, channels, side, side, dtype=torch.uint8)
+    try:
+        found = tuple(trunk(image).shape)
+    except Exception as error:  # of whatever network it is
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    wanted = (1, trunk.out_features)
+    return "" if found == wanted else f"its features have the shape {found}, not {wanted}"
 
 
 def build_model(experiment: Experiment, params: Mapping[str, Any], seed: int) -> Model:

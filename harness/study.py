@@ -20,6 +20,7 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
 from harness.files import check_writable, write_text
+from harness.models import check_trunk
 from harness.progress import Event, Listener, ignore
 from harness.pruning import expected_score, is_hopeless
 from harness.records import FoldRecord
@@ -272,6 +273,7 @@ def check(config: RunConfig) -> tuple[Experiment, Storage]:
     """Everything that can be wrong with a search on whatever machine is found here, at once."""
     experiment = build_experiment(config)
     sampler_of(experiment)
+    check_trunk(experiment)
     check_writable(experiment.runs)
     return experiment, storage_of(experiment)
 

@@ -90,6 +90,16 @@ def test_pixels_are_normalised_as_the_trunk_says() -> None:
     assert rgb.normalize(images).flatten().tolist() == pytest.approx([20 / 255, 40 / 255, 60 / 255])
 
 
+def test_no_step_brings_mean_and_std_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They move with the weights, without being saved among them."""
+    trunk = registry.load_trunk("convnet")
+    pooled = PooledTrunk(trunk.build(1), trunk.normalize, "avg")
+    assert all(name.startswith("network.") for name in pooled.state_dict())
+    monkeypatch.setattr(torch, "tensor", lambda *given, **options: pytest.fail("made anew"))
+    pooled(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    assert {buffer.device.type for buffer in pooled.to("meta").buffers()} == {"meta"}
+
+
 def test_grey_images_are_repeated_for_a_trunk_of_three_channels() -> None:
     trunk = Trunk("t", "", identity, channels=3, mean=(0.0,), std=(1.0,))
     grey = torch.full((2, 1, 4, 4), 51, dtype=torch.uint8)

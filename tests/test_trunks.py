@@ -17,11 +17,13 @@ import torchvision
 from conftest import FOLDER
 from torch import Tensor, nn
 
-from harness import registry
+from harness import models, registry
+from harness.cli import main
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation import evaluate
 from harness.experiment import Experiment
+from harness.heads import PooledTrunk
 from harness.study import search
 from harness.trunks import weights as weights_module
 from harness.trunks.bninception import BNInception
@@ -57,6 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "hub"
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(folder))
     monkeypatch.setattr("socket.socket.connect", no_network)
+    monkeypatch.setattr(models, "_tried", set())
     return folder
 
 
@@ -80,9 +83,9 @@ def test_every_trunk_gives_a_map_of_features_on_the_device_of_its_images(name: s
     trunk = registry.load_trunk(name)
     assert trunk.name == name
     network = trunk.build(trunk.channels or 1, "none").train()
-    images = pixels(trunk)
+    images, normalize = pixels(trunk), trunk.normalize
     with torch.device("meta"):  # a tensor created without device= would not mix
-        features = network(trunk.normalize(images))
+        features = network(normalize(images))
     assert features.device.type == "cpu"
     assert network.out_features == FEATURES.get(name, network.out_features)
     assert features.shape[:2] == (2, network.out_features)
@@ -227,6 +230,35 @@ def test_a_class_token_stands_alone_and_patch_tokens_come_without_it() -> None:
         assert torch.equal(network(images).mean((2, 3)), tokens[:, 1:].mean(1))
 
 
+@pytest.mark.parametrize(
+    "name", ["convnext", "vit:96", "vit2:96", "vit4:96", "resnet"], ids=lambda name: name
+)
+def test_pooled_features_of_timm_are_those_it_classifies_by(name: str) -> None:
+    """Of ConvNeXt and of transformers that average, behind one more norm."""
+    trunk = registry.load_trunk(f"timm:test_{name}")
+    network = trunk.build(3, "none").eval()
+    generator = torch.Generator().manual_seed(0)
+    for path, parameter in network.named_parameters():
+        if "norm" in path:  # as after training
+            parameter.data += torch.rand(parameter.shape, generator=generator)
+    pooled = PooledTrunk(network, trunk.normalize, "avg")
+    images = pixels(trunk)
+    theirs = network.network
+    expected = theirs.forward_head(
+        theirs.forward_features(trunk.normalize(images)), pre_logits=True
+    )
+    assert torch.allclose(pooled(images), expected, atol=1e-5)
+    pooled(images).square().sum().backward()
+    idle = [path for path, parameter in pooled.named_parameters() if parameter.grad is None]
+    assert idle == []  # the norm trains with the rest
+
+
+def test_a_norm_behind_a_hidden_layer_of_the_head_is_left_out() -> None:
+    network = registry.load_trunk("timm:inception_next_atto").build(3, "none")
+    pooled = torch.ones(2, network.out_features)
+    assert torch.equal(network.after_pooling(pooled), pooled)
+
+
 def test_timm_loads_a_file_with_its_own_loader(tmp_path: Path) -> None:
     theirs = timm.create_model("test_vit")
     file = save_weights(theirs, tmp_path / "vit.pth")
@@ -277,9 +309,31 @@ def test_weights_of_timm_without_network_are_named(monkeypatch: pytest.MonkeyPat
     for part in (
         "no way to the hub",
         "huggingface.co/timm/test_resnet.r160_in1k",
-        "--weights PATH",
+        "hf download timm/test_resnet.r160_in1k model.safetensors",
+        "--weights PATH: its results are then named timm:test_resnet@DIGEST",
     ):
         assert part in str(raised.value)
+
+
+def test_an_error_without_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def fail(**arguments: str) -> str:
+        raise TimeoutError
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda **arguments: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(ValueError, match="the weights of timm:test_vit: TimeoutError\n"):
+        registry.load_trunk("timm:test_vit").fingerprint()
+
+
+def test_a_side_that_timm_cannot_build_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str, **options: object) -> None:
+        raise AssertionError("must be divisible")
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(ValueError, match=r"build test_vit with {'img_size': 30}: must be div"):
+        registry.load_trunk("timm:test_vit:30").build(3, "none")
 
 
 def test_a_trunk_for_one_size_of_image_is_refused_for_others(
@@ -401,6 +455,14 @@ def test_without_a_network_the_message_says_which_file_and_from_where(hub: Path)
         assert part in str(raised.value)
 
 
+def test_a_file_of_unknown_digest_is_to_be_put_where_it_is_looked_for(hub: Path) -> None:
+    """Given by --weights it would have another name in results."""
+    with pytest.raises(ValueError, match=r"cannot download it.pth: ") as raised:
+        Download("http://nowhere.invalid/it.pth", "").find()
+    assert f"by hand, then put it at {hub / 'checkpoints' / 'it.pth'}" in str(raised.value)
+    assert "SHA-256" not in str(raised.value) and "--weights PATH" not in str(raised.value)
+
+
 def test_a_damaged_file_in_the_folder_is_refused_and_kept(hub: Path, published: Path) -> None:
     download = served(published)
     download.find().write_bytes(b"half a file")
@@ -453,10 +515,27 @@ def test_a_file_is_digested_again_only_when_it_changes(
     assert digest_of_file(file) == hashlib.sha256(b"two").hexdigest()
 
 
+def safetensors() -> bytes:
+    import safetensors.torch
+
+    return safetensors.torch.save({"a": torch.ones(1)})
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda path: path.write_bytes(b"not weights"), "is no readable file of PyTorch weights"),
+        (lambda path: path.write_bytes(b""), "is no readable file of PyTorch weights: it is empty"),
+        (lambda path: path.write_bytes(b"not weights"), "it was not written by torch.save"),
+        (lambda path: path.write_bytes(b" <!DOCTYPE html>"), "it looks like a web page"),
+        (lambda path: path.write_bytes(b"version https://git-lfs.x"), "that Git LFS keeps"),
+        (lambda path: path.write_bytes(safetensors()), "it looks like safetensors"),
+        (lambda path: torch.save(ConvNet(1), path), "it holds more than tensors.*state_dict"),
+        (lambda path: cut(save_weights(ConvNet(1), path)), "it is damaged or cut short"),
+        (lambda path: torch.save({1: torch.ones(1)}, path), "more than names and tensors: 1;"),
         (lambda path: torch.save([1, 2], path), "holds a list, not a state dict"),
         (lambda path: save_weights(ConvNet(3), path), "does not fit the trunk: .*size mismatch"),
         (lambda path: torch.save({"a": torch.ones(1)}, path), "does not fit the trunk: .*Missing"),
@@ -469,8 +548,20 @@ def test_an_ill_fitting_file_is_refused(
     write(file)
     with pytest.raises(ValueError, match=message) as raised:
         load_into(ConvNet(1), file)
+    assert "weights_only" not in str(raised.value)  # torch's advice to run what it holds
     for part in (str(file), digest_of_file(file), "--weights PATH"):
         assert part in str(raised.value)
+
+
+def test_timm_says_what_a_damaged_file_looks_like(tmp_path: Path) -> None:
+    file = tmp_path / "damaged.pth"
+    cut(save_weights(ConvNet(3), file))
+    with pytest.raises(ValueError, match=r"damaged.pth is no readable .* damaged or cut short"):
+        registry.load_trunk("timm:test_resnet").build(3, str(file))
+    torch.save(ConvNet(3), file)
+    with pytest.raises(ValueError, match=r"it holds more than tensors") as raised:
+        registry.load_trunk("timm:test_resnet").build(3, str(file))
+    assert "weights_only" not in str(raised.value)
 
 
 def test_timm_refuses_a_file_of_another_network(tmp_path: Path) -> None:
@@ -480,11 +571,122 @@ def test_timm_refuses_a_file_of_another_network(tmp_path: Path) -> None:
     assert digest_of_file(file) in str(raised.value)
 
 
-def test_a_missing_file_of_weights_is_refused_before_any_work(
-    make_experiment: Callable[..., Experiment],
+# What cannot work is refused before any work
+
+FROZEN_FOLDER = "frozen+batch_size=8+crop=12+resize=16"
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, image_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """What a command says that ends with 2, having opened no image and made no study."""
+
+    def run(command: str, protocol: str, *flags: str) -> str:
+        name = f"folder:{image_folder}"
+        what = ["data", "prepare", name] if command == "prepare" else [command, "--dataset", name]
+        where = ["--cache-dir", str(tmp_path / "cache")]
+        if command != "prepare":
+            where += ["--loss", "ms", "--runs-dir", str(tmp_path / "runs")]
+        assert main([*what, "--protocol", protocol, "--device", "cpu", *where, *flags]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and "Traceback" not in said
+        assert not (tmp_path / "cache").exists() and not (tmp_path / "runs").exists()
+        return said
+
+    return run
+
+
+COMMANDS = [
+    *(("search", FOLDER), ("train", FOLDER)),
+    *(("search", FROZEN_FOLDER), ("train", FROZEN_FOLDER), ("prepare", FROZEN_FOLDER)),
+]
+
+
+@pytest.mark.parametrize(("command", "protocol"), COMMANDS)
+def test_ill_fitting_weights_are_refused(
+    command: str, protocol: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    with pytest.raises(HarnessError, match=r"no file of weights at .*nowhere.pth; --weights takes"):
-        make_experiment(weights="nowhere.pth")
+    given = ["--trunk", "convnet", "--weights"]
+    file = tmp_path / "mine.pth"
+    said = refused(command, protocol, *given, str(file))
+    assert f"no file of weights at {file}; --weights takes" in said
+    file.write_bytes(b"not weights")
+    said = refused(command, protocol, *given, str(file))
+    assert "it was not written by torch.save" in said and "weights_only" not in said
+    save_weights(ConvNet(1), file)
+    assert "does not fit the trunk" in refused(command, protocol, *given, str(file))
+    torch.save({"epoch": 3, "state_dict": ConvNet(3).state_dict()}, file)
+    assert "'epoch', 'state_dict'; if one" in refused(command, protocol, *given, str(file))
+
+
+@pytest.mark.parametrize(("command", "protocol"), COMMANDS)
+def test_a_missing_extra_is_a_message(
+    command: str,
+    protocol: str,
+    refused: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    assert INSTALL in refused(command, protocol, "--trunk", "efficientnet_lite0")
+
+
+class Picky(nn.Module):
+    """Takes images of sides that are multiples of 8."""
+
+    out_features = 3
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[2] % 8:
+            raise RuntimeError("sizes of tensors must match\nand so on")
+        return images
+
+
+@pytest.mark.parametrize("own", [16, 20, None])
+def test_a_side_that_the_network_cannot_take_is_refused_with_one_that_it_can(
+    own: int | None, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trunk = Trunk("picky", "", lambda channels, file: Picky(), own_side=own)
+    monkeypatch.setitem(registry.items("trunk"), "picky", trunk)
+    for command, protocol in COMMANDS:
+        said = refused(command, protocol, "--trunk", "picky")
+        assert "trunk picky makes no features of images of 12 px" in said
+        assert ": RuntimeError: sizes of tensors must match\n" in said
+        right = f"its own size is 16: --protocol {protocol}+crop=16\n"
+        assert (right in said) == (own == 16)
+        assert ("take another trunk" in said) == (own != 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "trouble"),
+    [
+        ("timm:coat_tiny:32", "TypeError: it gives a list, not one map of features"),
+        ("timm:dla46_c", "its own size is 224: --protocol mlrc+crop=60+crop=224"),
+    ],
+)
+def test_networks_of_timm_that_give_no_map_are_refused(
+    name: str, trouble: str, refused: Callable[..., str]
+) -> None:
+    protocol = "mlrc+crop=32" if name.endswith(":32") else "mlrc+crop=60"
+    assert trouble in refused("search", protocol, "--trunk", name, "--weights", "none")
+
+
+def test_a_trunk_is_tried_once_for_all_methods(
+    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.check_trunk(make_experiment())
+    monkeypatch.setattr(models, "build_trunk", lambda *given: pytest.fail("built again"))
+    models.check_trunk(make_experiment(loss="ms"))
+
+
+def test_images_are_decoded_without_weights(
+    image_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare = ["data", "prepare", f"folder:{image_folder}", "--cache-dir", str(tmp_path / "cache")]
+    assert main([*prepare, "--protocol", "mlrc+resize=32+crop=32"]) == 0  # with bninception
+    assert "trainval: 40 images" in capsys.readouterr().out
+    assert main([*prepare, "--protocol", "frozen+resize=32+crop=32"]) == 2
+    assert "cannot download bn_inception" in capsys.readouterr().err
 
 
 # Weights as part of what a run is

@@ -93,6 +93,10 @@ def prepare(
     from harness.experiment import build_benchmark
 
     benchmark = build_benchmark(RunConfig().updated(values))
+    if benchmark.protocol.frozen:
+        from harness.models import check_trunk
+
+        check_trunk(benchmark)
     parts = ["trainval", "test"] if test else ["trainval"]
     with progress(verbose=False) as listener:
         sources = {part: benchmark.open_part(part, listener) for part in parts}

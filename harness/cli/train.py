@@ -76,12 +76,14 @@ def train(
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
     from harness.device import choose_device
     from harness.experiment import build_experiment
+    from harness.models import check_trunk
     from harness.naive import validate_naive
     from harness.progress import Event
     from harness.trainer import Progress, TrainingFailed
     from harness.trial import mean_score, run_trial, training_geometry
 
     experiment = build_experiment(config)
+    check_trunk(experiment)
     params, metric = experiment.published_params, experiment.protocol.metric
     name, most = experiment.method.name, experiment.protocol.max_steps
     choose_device(config.device)

@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from harness.trunks.trunk import Trunk, TrunkFamily
-from harness.trunks.weights import Download, unfit
+from harness.trunks.weights import Download, read, unfit
 
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
 
 
 class TimmFeatures(nn.Module):
-    """Feature maps as they are; tokens as a map of one column."""
+    """Feature maps as they are; tokens as a map of one column.
+
+    Pooled by the average, they are the features that timm itself classifies by, or those that its
+    hidden layer takes. Networks that pool by attention, as SigLIP, are an exception: their patches
+    are pooled as the protocol says.
+    """
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -28,6 +33,7 @@ class TimmFeatures(nn.Module):
         self.channels_last = getattr(network, "output_fmt", "NCHW") == "NHWC"
         self.class_token = getattr(network, "global_pool", "") == "token"
         self.prefix: int = getattr(network, "num_prefix_tokens", 0)
+        self.norm_path = _norm_behind_pooling(network)
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, 3, side, side) -> (n, features, height, width); of tokens (n, features, tokens, 1).
@@ -36,10 +42,33 @@ class TimmFeatures(nn.Module):
         those of image patches.
         """
         features = self.network.forward_features(images)
+        if not isinstance(features, Tensor):
+            raise TypeError(f"it gives a {type(features).__name__}, not one map of features")
         if features.dim() == 4:
             return features.permute(0, 3, 1, 2) if self.channels_last else features
         tokens = features[:, :1] if self.class_token else features[:, self.prefix :]
         return tokens.transpose(1, 2).unsqueeze(3)
+
+    def after_pooling(self, pooled: Tensor) -> Tensor:
+        """(n, features) -> the same through the norm that the network has there, if it has one."""
+        if self.norm_path is None:
+            return pooled
+        norm = self.network.get_submodule(self.norm_path)
+        of_maps = "2d" in type(norm).__name__
+        return norm(pooled[:, :, None, None] if of_maps else pooled).flatten(1)
+
+
+def _norm_behind_pooling(network: Any) -> str | None:
+    """Where ConvNeXt, BEiT, Hiera and others normalise what they have pooled."""
+    for path in ("fc_norm", "head.norm"):
+        try:
+            norm = network.get_submodule(path)
+        except AttributeError:
+            continue
+        # A norm of another width stands behind a hidden layer of the head.
+        if next((p.shape[0] for p in norm.parameters()), None) == network.num_features:
+            return path
+    return None
 
 
 @dataclass(frozen=True)
@@ -71,21 +100,25 @@ def _fetched(weights: HubWeights) -> Path:
         try:
             return Path(hf_hub_download(filename=name, **where))
         except LocalEntryNotFoundError as error:  # what it says when there is no network
-            raise _unreachable(weights, error) from None
+            raise _unreachable(weights, _said(error)) from None
         except EntryNotFoundError:
             continue
         except Exception as error:  # of whatever library it reaches the network with
-            raise _unreachable(weights, error) from None
+            raise _unreachable(weights, _said(error)) from None
     raise _unreachable(weights, "the file is not there")
 
 
-def _unreachable(weights: HubWeights, reason: object) -> ValueError:
+def _unreachable(weights: HubWeights, reason: str) -> ValueError:
     repository = weights.repository.partition("@")[0]
     return ValueError(
-        f"cannot download the weights of timm:{weights.model}: {str(reason).splitlines()[0]}\n"
-        f"  file: {' or '.join(weights.files)} (its page there states the SHA-256)\n"
+        f"cannot download the weights of timm:{weights.model}: {reason}\n"
+        f"  file: {' or '.join(weights.files)}\n"
         f"  from: https://huggingface.co/{repository}\n"
-        "  fetch it by hand and give --weights PATH, or none for random weights"
+        f"  where there is a network, `hf download {repository} {weights.files[0]}` puts it into "
+        "the hub's cache, a folder to copy here (HF_HOME, else ~/.cache/huggingface)\n"
+        f"  or give the file alone, --weights PATH: its results are then named "
+        f"timm:{weights.model}@DIGEST and have a table of their own\n"
+        "  or start from random weights: --weights none"
     )
 
 
@@ -108,7 +141,10 @@ def build(channels: int, file: Path | None, name: str, options: Mapping[str, Any
 
     network: Any
     if file is None:
-        network = timm.create_model(name, in_chans=channels, **options)
+        try:
+            network = timm.create_model(name, in_chans=channels, **options)
+        except Exception as error:  # for a side that it cannot be fitted to
+            raise ValueError(f"timm cannot build {name} with {options}: {_said(error)}") from error
     else:
         # With its classifier: without, timm takes any file for one that fits.
         try:
@@ -120,10 +156,15 @@ def build(channels: int, file: Path | None, name: str, options: Mapping[str, Any
                 **options,
             )
         except Exception as error:  # of timm's loaders, and of its filters for foreign names
-            reason = " ".join((str(error) or type(error).__name__).splitlines()[:2])
-            raise unfit(file, f"does not fit timm:{name}: {reason[:300]}") from error
+            if file.suffix != ".safetensors":
+                read(file)  # if it cannot be read, that is the reason
+            raise unfit(file, f"does not fit timm:{name}: {_said(error)}") from error
     network.reset_classifier(0)
     return TimmFeatures(network)
+
+
+def _said(error: Exception) -> str:
+    return " ".join((str(error) or type(error).__name__).splitlines()[:2])[:300]
 
 
 def member(spec: str) -> Trunk:
@@ -144,6 +185,7 @@ def member(spec: str) -> Trunk:
         partial(build, name=name, options=options),
         _own_weights(name, settings),
         check_side=partial(_check_side, name=name, only=side),
+        own_side=settings.input_size[-1],
         mean=tuple(settings.mean),
         std=tuple(settings.std),
     )

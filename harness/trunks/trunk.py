@@ -20,10 +20,12 @@ class Trunk:
 
     Attributes:
         network: (number of input channels, file of weights or None for random ones) -> module
-            that maps normalised images to (n, features, height, width) and has `out_features`.
+            that maps normalised images to (n, features, height, width) and has `out_features`;
+            and `after_pooling`, if pooled features are to pass another layer.
         own_weights: those it starts from unless told otherwise; None if it starts from random.
         channels: input channels it needs, or None to take what the data set has.
         check_side: raises ValueError for a side of images, in pixels, that it cannot take.
+        own_side: of the images that its weights were trained on, if that is known.
         mean, std: of pixels scaled to 0..`scale`, one value or one per channel.
         bgr: whether channels are reversed.
     """
@@ -34,6 +36,7 @@ class Trunk:
     own_weights: Weights | None = None
     channels: int | None = 3
     check_side: Callable[[int], None] = lambda side: None
+    own_side: int | None = None
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     scale: float = 1.0
@@ -62,16 +65,31 @@ class Trunk:
             return None if weights == RANDOM else given_file(weights)
         return self.own_weights.find() if self.own_weights else None
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """uint8 images on the device of training -> what the network takes."""
+    @property
+    def normalize(self) -> Normalize:
+        """A new module, to be moved to the device of training."""
+        return Normalize(self)
+
+
+class Normalize(nn.Module):
+    """uint8 images -> what the network of a trunk takes."""
+
+    # On the device beside the weights, where a step need not copy them to, but not among those.
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.channels, self.bgr, self.scale = trunk.channels, trunk.bgr, trunk.scale
+        for name, values in (("mean", trunk.mean), ("std", trunk.std)):
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
         if self.channels is not None and images.shape[1] == 1:
             images = images.expand(-1, self.channels, -1, -1)
         if self.bgr:
             images = images.flip(1)
-        pixels = images.float() * (self.scale / 255)
-        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
-        return (pixels - mean) / std
+        return (images.float() * (self.scale / 255) - self.mean) / self.std
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from filelock import FileLock
-from torch import nn
+from torch import Tensor, nn
 
 DIGITS = 12  # of a SHA-256, to tell weights apart in records
+SHOWN = 5  # entries named in a message
 
 
 class Weights(Protocol):
@@ -61,14 +62,17 @@ class Download:
             raise self._refused(f"cannot download {self.path.name}: {error}") from None
 
     def _refused(self, reason: str, *advice: str) -> ValueError:
+        # Only by its digest is a file from elsewhere known to be the same.
+        known = [f"SHA-256: {self.sha256}{'…' if len(self.sha256) < 64 else ''}"]
+        given = "give --weights PATH or " if self.sha256 else ""
         return ValueError(
             "\n  ".join(
                 [
                     reason,
                     f"from: {self.url}",
-                    f"SHA-256: {self.sha256}{'…' if len(self.sha256) < 64 else ''}",
+                    *(known if self.sha256 else []),
                     *advice,
-                    f"fetch it by hand, then give --weights PATH or put it at {self.path}",
+                    f"fetch it by hand, then {given}put it at {self.path}",
                     "or start from random weights: --weights none",
                 ]
             )
@@ -106,13 +110,20 @@ def load_into(network: nn.Module, file: Path, without: tuple[str, ...] = ()) -> 
     Args:
         without: beginnings of names that the network has no place for, as its classifier.
     """
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can fail in any way
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise unfit(file, f"is no readable file of PyTorch weights: {reason}") from error
-    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+    state = read(file)
+    if not isinstance(state, dict):
         raise unfit(file, f"holds a {type(state).__name__}, not a state dict of names to tensors")
+    others = [
+        repr(name)
+        for name, value in state.items()
+        if not (isinstance(name, str) and isinstance(value, Tensor))
+    ]
+    if others:
+        raise unfit(
+            file,
+            f"holds more than names and tensors: {', '.join(others[:SHOWN])}; if one of these is "
+            "the state dict of the trunk, save it alone",
+        )
     # Without the versions that it may carry: old files have no counts of batches.
     kept = {name: value for name, value in state.items() if not name.startswith(without)}
     try:
@@ -120,6 +131,38 @@ def load_into(network: nn.Module, file: Path, without: tuple[str, ...] = ()) -> 
     except (RuntimeError, AttributeError, TypeError) as error:
         lines = str(error).splitlines()
         raise unfit(file, "does not fit the trunk: " + " ".join(lines[:2])[:300]) from None
+
+
+# Of files that are often taken for weights, and of those of torch: zip, and pickle before that.
+BEGINNINGS = {
+    (b"<",): "looks like a web page, perhaps of a server that refused it",
+    (b"version https://git-lfs",): "only points to a file that Git LFS keeps",
+    (b"PK", b"\x80"): "is damaged or cut short, or an archive of something else",
+}
+
+
+def read(file: Path) -> Any:
+    """What torch saved in a file, tensors and plain values alone."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can fail in any way
+        # Not in torch's words, which advise to run whatever code the file holds.
+        reason = _looks(file, str(error))
+        raise unfit(file, f"is no readable file of PyTorch weights: it {reason}") from error
+
+
+def _looks(file: Path, said: str) -> str:
+    """What a file that torch refused looks like, by how it begins."""
+    with open(file, "rb") as opened:
+        start = opened.read(64)
+    if "Unsupported global" in said or "TorchScript" in said:
+        return "holds more than tensors, perhaps a whole model; save its state_dict() alone"
+    if start[8:9] == b"{":  # behind the length of a header
+        return "looks like safetensors, which timm: trunks read from files so named"
+    for beginnings, meaning in BEGINNINGS.items():
+        if start.lstrip().startswith(beginnings):
+            return meaning
+    return "was not written by torch.save" if start else "is empty"
 
 
 def unfit(file: Path, reason: str) -> ValueError:
