@@ -29,9 +29,9 @@ cars_test_annos_withlabels.mat  (cars_test_annos.mat has no classes)
 cars_meta.mat
 """,
     page=(
-        "Stanford's page has been gone since 2023; "
-        "images: https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset; .mat files: "
-        "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
+        "from others, for Stanford's page has been gone since 2023\n"
+        "    images: https://www.kaggle.com/datasets/jessicali9530/stanford-cars-dataset\n"
+        "    .mat files: https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
     ),
 )
 
