@@ -211,7 +211,7 @@ def test_without_a_root_it_says_which_flag_which_layout_and_where_to_get_it(
     with pytest.raises(ValueError, match=r"needs its files: --data-root PATH or HARNESS_DATA=PATH"):
         dataset.list_images(None)
     with pytest.raises(
-        ValueError, match=r"PATH is a folder as follows(.|\n)*to get it: .*https://"
+        ValueError, match=r"PATH is a folder as follows(.|\n)*to get it: (.|\n)*https://"
     ):
         dataset.list_images(None)
 
