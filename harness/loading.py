@@ -59,6 +59,11 @@ def open_loader(config: RunConfig, device: torch.device, laborious: bool) -> Loa
     return Loader(device, processes if laborious else 0)
 
 
+def image_loader(config: RunConfig, device: torch.device) -> Loader:
+    """Of images for evaluation, which are only cut out of the cache unless they must be decoded."""
+    return open_loader(config, device, laborious=config.cache == "off")
+
+
 def _ignore_interrupts(process: int) -> None:
     """Ctrl-C is for the process that trains, which ends its loaders itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

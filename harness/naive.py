@@ -20,7 +20,7 @@ from harness.embed import embed
 from harness.experiment import Experiment, digest_of
 from harness.features import Features
 from harness.heads import NORMALIZERS
-from harness.loading import open_loader
+from harness.loading import image_loader
 from harness.models import build_trunk
 from harness.on_demand import add_metrics
 from harness.parts import open_features_of, open_images
@@ -124,7 +124,7 @@ def _features(experiment: Experiment, name: str, repetition: int, part: str) -> 
     if name != "pixels":
         seed = experiment.seed("init", fold=0, repetition=repetition)
         encode = build_trunk(experiment, seed).to(device).eval()
-    loader = open_loader(experiment.config, device, experiment.config.cache == "off")
+    loader = image_loader(experiment.config, device)
     values = embed(encode, Blocks(images, images.indices), loader).cpu().numpy()
     return Features(images.fingerprint, {i: r for r, i in enumerate(images.indices)}, values)
 

@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 from harness.experiment import Benchmark, digest_of
 from harness.features import Encode, Features, open_features
 from harness.images import CropSettings, Images
-from harness.loading import Loader, open_loader
+from harness.loading import Loader, image_loader
 from harness.models import build_trunk
 from harness.progress import Event, Listener
 from harness.store import ImageStore, open_store, store_key
@@ -61,8 +61,7 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener) -> Fea
     def build_encoder() -> tuple[Encode, Loader]:
         device = choose_device(config.device)
         trunk = build_trunk(benchmark, benchmark.seed("init", fold=0, repetition=0))
-        loader = open_loader(config, device, laborious=config.cache == "off")
-        return trunk.to(device).eval(), loader
+        return trunk.to(device).eval(), image_loader(config, device)
 
     return open_features(
         benchmark.cache / f"features-{digest_of(key)}",

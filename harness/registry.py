@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError, unknown
+from harness.errors import HarnessError, refusing, unknown
 from losses.ball import ball_normalize
 from losses.method import (
     LOSS_LR,
@@ -125,9 +125,8 @@ def list_images(dataset: Dataset, path: Path | None, data_root: str) -> Listing:
     """The images of a data set, in the path of its name, else in the folder that the user set."""
     root = path or (Path(data_root).expanduser() if data_root else None)
     try:
-        return dataset.list_images(root)
-    except ValueError as error:
-        raise HarnessError(str(error)) from None
+        with refusing():
+            return dataset.list_images(root)
     except OSError as error:
         raise HarnessError(
             f"data set '{dataset.name}': cannot read {error.filename or root}: {error.strerror}\n"
@@ -140,10 +139,8 @@ def load_trunk(spec: str) -> Trunk:
     family, colon, member = spec.partition(":")
     if not colon:
         return _load("trunk", spec)
-    try:
+    with refusing():
         return _load("trunk", f"{family}:NAME").member(member)
-    except ValueError as error:
-        raise HarnessError(str(error)) from None
 
 
 def load_protocol(

@@ -26,7 +26,7 @@ from harness.experiment import Experiment
 from harness.files import is_disk_trouble, make_folder, replacing, sweep, write_text
 from harness.geometry import class_distance, covering_radius
 from harness.heads import Model
-from harness.loading import Loader, open_loader
+from harness.loading import Loader, image_loader, open_loader
 from harness.models import build_model
 from harness.records import FoldRecord, provenance
 from harness.registry import Hook, builder_params
@@ -181,9 +181,8 @@ def _train_fold(
 
 
 def evaluation_loader(experiment: Experiment, device: torch.device) -> Loader:
-    """Of images that are only cut out of the cache, or of features, unless they must be decoded."""
-    decodes = experiment.config.cache == "off" and not experiment.protocol.frozen
-    return open_loader(experiment.config, device, laborious=decodes)
+    """Of the images of an experiment, or of its features, which need no preparation."""
+    return Loader(device) if experiment.protocol.frozen else image_loader(experiment.config, device)
 
 
 def build_trainer(

@@ -125,7 +125,7 @@ def _pair_weights(
     """What each pair's violation counts for: its part's weight by the violations of its kind."""
     positive = violated * same
     counts = torch.stack([positive, violated - positive]).sum(dim=1)
-    sizes = (num_references, len(same.T) - num_references)
+    sizes = (num_references, same.shape[1] - num_references)
     parts = []
     for count, alike, weight in zip(
         counts.split(sizes, 1), same.split(sizes, 1), weights, strict=True
