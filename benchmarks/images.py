@@ -21,11 +21,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from harness import registry
-from harness.batches import TrainBatches
-from harness.datasets.listing import Listing
-from harness.device import choose_device
-from harness.images import CropSettings, Images
-from harness.store import open_store
+from harness.data.batches import TrainBatches
+from harness.data.crops import CropSettings, Images
+from harness.data.image_cache import open_store
+from harness.datasets.dataset import Listing
+from harness.system.device import choose_device
 
 SHORT_SIDE, CROP, SCALE, RATIO = 256, 227, (0.16, 1.0), (0.75, 1.33)
 

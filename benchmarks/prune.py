@@ -15,9 +15,9 @@ import numpy as np
 from optuna.trial import TrialState
 
 import harness
-from harness.pruning import is_hopeless
-from harness.searches import find_searches
-from harness.summary import index_of
+from harness.searching.found import find_searches
+from harness.searching.pruning import is_hopeless
+from harness.searching.summary import index_of
 
 # Short folds: what counts here is how scores differ between folds, not how high they are.
 PROTOCOL = "mlrc+max_steps=100+validate_every=50"

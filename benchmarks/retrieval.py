@@ -1,4 +1,4 @@
-"""Time and peak memory of `harness.retrieval.evaluate` against PML's AccuracyCalculator."""
+"""Time and peak memory of `harness.metrics.retrieval.evaluate` against PML's AccuracyCalculator."""
 
 import argparse
 import json
@@ -17,8 +17,8 @@ import torch
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from torch import Tensor
 
-from harness import retrieval
-from harness.device import choose_device
+from harness.metrics import retrieval
+from harness.system.device import choose_device
 
 CONTENDERS = ("ours", "pml")
 PML_METRICS = ("precision_at_1", "r_precision", "mean_average_precision_at_r")

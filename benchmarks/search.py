@@ -58,9 +58,10 @@ def search_here(trials: int, protocol: str, runs: str) -> dict[str, float]:
     import_module("torch._dynamo")  # which the first optimizer would load, once in a process
 
     import harness
-    from harness import study, trial
-    from harness.records import FoldRecord
-    from harness.trainer import Trainer
+    from harness.results.records import FoldRecord
+    from harness.searching import study
+    from harness.training import trial
+    from harness.training.trainer import Trainer
 
     clock = Clock()
     clock.watch(study, "_work_on")

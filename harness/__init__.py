@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.leaderboard import Leaderboard
-    from harness.summary import SearchSummary
+    from harness.results.leaderboard import Leaderboard
+    from harness.searching.summary import SearchSummary
 
 __version__ = "0.1.0"
 
@@ -18,7 +18,7 @@ def search(loss: str, **values: Any) -> SearchSummary:
     >>> harness.search(loss="proxyanchor", dataset="glyphs", trials=10)
     """
     from harness.config import RunConfig
-    from harness.study import search
+    from harness.searching.study import search
 
     return search([RunConfig().updated({"loss": loss, **values})])[0]
 
@@ -38,9 +38,9 @@ def evaluate(
 
     >>> harness.evaluate(loss="proxyanchor", dataset="glyphs")[0].frame
     """
-    from harness import leaderboard, rendering
-    from harness.evaluation import evaluate
-    from harness.metrics import parse_metrics
+    from harness.evaluation.reproductions import evaluate
+    from harness.metrics.names import parse_metrics
+    from harness.results import leaderboard, rendering
 
     losses = [loss] if isinstance(loss, str) else loss
     done = evaluate(losses, values, metrics=parse_metrics(metrics), single=single)

@@ -15,13 +15,13 @@ import numpy as np
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError, refusing, unknown
-from harness.progress import Listener, ignore
 from harness.registry import ClassSplit, EvaluationProtocol, Method, Space
-from harness.seeds import derive_seed
+from harness.system.progress import Listener, ignore
+from harness.system.seeds import derive_seed
 
 if TYPE_CHECKING:
-    from harness.batches import Source
-    from harness.datasets.listing import Dataset, Listing
+    from harness.data.batches import Source
+    from harness.datasets.dataset import Dataset, Listing
     from harness.trunks.trunk import Trunk
 
 SHOWN = 5  # missing files named in a message
@@ -94,7 +94,7 @@ class Benchmark:
 
     def open_part(self, part: str, listener: Listener = ignore) -> Source:
         """What a model sees of "trainval" or of "test". Only evaluation may ask for the latter."""
-        from harness.parts import open_source
+        from harness.data.sources import open_source
 
         return open_source(self, part, listener)
 

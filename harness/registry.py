@@ -36,7 +36,7 @@ from protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_chang
 from protocols.splits import ClassSplit, mlrc_applies, split_classes
 
 if TYPE_CHECKING:
-    from harness.datasets.listing import Dataset, Listing
+    from harness.datasets.dataset import Dataset, Listing
     from harness.trunks.trunk import Trunk
 
 __all__ = [

@@ -15,11 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
-from harness import trainer
 from harness.config import RunConfig
 from harness.datasets import folder
-from harness.datasets.listing import Listing
+from harness.datasets.dataset import Listing
 from harness.experiment import Experiment, build_experiment
+from harness.training import trainer
 
 # Two validations per fold: enough to choose a checkpoint, over in a fraction of a second.
 QUICK = "mlrc+max_steps=6+validate_every=3"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.records import MetricsRecord, TestRecord
+from harness.results.records import MetricsRecord, TestRecord
 
 QUERIES = [4, 2, 2]  # of three test classes
 

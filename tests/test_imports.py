@@ -76,7 +76,7 @@ def modules_after(statement: str) -> set[str]:
     [
         "import harness",
         f"{MAIN}(['--help'])",
-        "from harness import leaderboard, rendering",
+        "from harness.results import leaderboard, rendering",
         f"{MAIN}(['compare', 'proxygml', 'proxyanchor', '--results-dir', r'{ROOT / 'results'}'])",
         "from harness.config import RunConfig",
     ],

@@ -12,14 +12,14 @@ import typer
 from harness.cli.compare import compare
 from harness.cli.dashboard import dashboard
 from harness.cli.data import data
-from harness.cli.evaluate import evaluate
+from harness.cli.eval import evaluate
 from harness.cli.leaderboard import leaderboard
-from harness.cli.listing import list_
+from harness.cli.list import list_
 from harness.cli.merge import merge
-from harness.cli.published import tables
 from harness.cli.search import search
 from harness.cli.show import show
 from harness.cli.submit import submit
+from harness.cli.tables import tables
 from harness.cli.train import train
 from harness.errors import HarnessError
 

@@ -15,7 +15,7 @@ from harness.errors import unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.compare import Comparison, Ranks
+    from harness.results.compare import Comparison, Ranks
 
 
 # Columns for a narrow terminal, beside the difference itself.
@@ -43,8 +43,8 @@ def compare(
 
     $ harness compare ccp ms triplet --dataset cub --dataset cars
     """
-    from harness import compare as comparing
-    from harness.metrics import METRICS, title_of
+    from harness.metrics.names import METRICS, title_of
+    from harness.results import compare as comparing
 
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
@@ -72,8 +72,8 @@ def _rows(comparisons: list[Comparison]) -> pd.DataFrame:
 
 
 def _row(c: Comparison) -> dict[str, str]:
-    from harness.metrics import title_of
-    from harness.stats import Paired
+    from harness.metrics.names import title_of
+    from harness.results.stats import Paired
 
     def p_values(result: Paired) -> str:
         values = [value for value in (result.t_test, result.wilcoxon) if value is not None]
@@ -102,7 +102,7 @@ def _row(c: Comparison) -> dict[str, str]:
 
 
 def _print_ranks(ranks: Ranks) -> None:
-    from harness.compare import spell_p
+    from harness.results.compare import spell_p
 
     ordered = sorted(zip(ranks.ranks, ranks.methods, strict=True))
     listed = ", ".join(f"{method} {rank:.2f}" for rank, method in ordered)

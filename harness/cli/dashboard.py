@@ -35,7 +35,7 @@ def dashboard(
         raise HarnessError(
             "optuna-dashboard is not installed; pip install 'metric-harness[dashboard]'"
         ) from None
-    from harness.searches import find_searches
+    from harness.searching.found import find_searches
 
     wanted = [*(loss or []), *(studies or [])]
     found = list(find_searches(wanted, values))

@@ -24,7 +24,7 @@ from harness.cli.options import (
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from harness.data_check import Duplicates, Report
+    from harness.data.check import Duplicates, Report
 
 FEW = 3  # examples of what is only counted
 MANY = 20  # of what somebody may have to mend
@@ -52,8 +52,8 @@ def check(
     """
     values = read_values(config, None, locals())
     from harness.config import RunConfig
-    from harness.data_check import check as run_check
-    from harness.files import check_writable, write_json
+    from harness.data.check import check as run_check
+    from harness.system.files import check_writable, write_json
 
     if output is not None:
         check_writable(output.parent)
@@ -94,7 +94,7 @@ def prepare(
 
     benchmark = build_benchmark(RunConfig().updated(values))
     if benchmark.protocol.frozen:
-        from harness.models import check_trunk
+        from harness.model.build import check_trunk
 
         check_trunk(benchmark)
     parts = ["trainval", "test"] if test else ["trainval"]

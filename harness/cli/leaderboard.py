@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.leaderboard import Leaderboard
+    from harness.results.leaderboard import Leaderboard
 
 # A terminal that is narrower than the whole table gets these columns of it.
 NARROW = ("rank", "method", "MAP@R", "P@1", "n")
@@ -35,7 +35,7 @@ def leaderboard(results_dir: ResultsDir = None, published: Published = False) ->
 
     $ harness leaderboard --results-dir their/results --published
     """
-    from harness.leaderboard import find_tables
+    from harness.results.leaderboard import find_tables
 
     results = Path(results_dir or "results")
     tables = find_tables(results)
@@ -51,9 +51,9 @@ def show_tables(
     tables: Iterable[Path], results: Path, published: bool = False, problems: Iterable[str] = ()
 ) -> None:
     """Write and print tables, then everything that could not enter them."""
-    from harness import rendering
-    from harness.leaderboard import build
-    from harness.published import find_folder
+    from harness.results import rendering
+    from harness.results.leaderboard import build
+    from harness.results.published import find_folder
 
     numbers = find_folder(results) if published else None
     problems = list(problems)
@@ -70,7 +70,7 @@ def show_tables(
 
 
 def _print_board(board: Leaderboard, files: list[Path]) -> None:
-    from harness.rendering import heading, notes_on, on_demand, shown
+    from harness.results.rendering import heading, notes_on, on_demand, shown
 
     rows, more = shown(board.frame), on_demand(board.frame)
     print_table(rows.drop(columns=more), heading(board.frame), NARROW)
@@ -84,9 +84,9 @@ def _print_board(board: Leaderboard, files: list[Path]) -> None:
 
 def _print_beside(table: Path, numbers: Path) -> None:
     """Ours and the papers', and a file of both."""
-    from harness.files import write_text
-    from harness.published import beside
-    from harness.rendering import beside_shown
+    from harness.results.published import beside
+    from harness.results.rendering import beside_shown
+    from harness.system.files import write_text
 
     found = beside(table, numbers)
     if len(found.rows):

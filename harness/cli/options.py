@@ -113,7 +113,7 @@ def read_search_configs(
 def progress(verbose: bool) -> Iterator[Any]:
     """A listener that shows bars on a terminal and writes plain lines elsewhere."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    from harness.display import Bars, Lines
+    from harness.cli.display import Bars, Lines
 
     display = Bars() if sys.stderr.isatty() else Lines(verbose)
     with display:

@@ -62,7 +62,7 @@ def search(
     $ harness search --loss proxyanchor --dataset glyphs --trials 10
     """
     configs = read_search_configs(config, set_, locals(), [*(loss or []), *(more or [])])
-    from harness.study import search as run_search
+    from harness.searching.study import search as run_search
 
     with progress(verbose) as listener:
         summaries = run_search(configs, listener)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.display import short, spell, spell_seconds
 from harness.cli.options import Dataset, Loss, Protocol, RunsDir, Storage, Trunk, read_values
-from harness.cli.wording import short, spell
-from harness.display import spell_seconds
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from harness.summary import SearchSummary
+    from harness.searching.summary import SearchSummary
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -37,8 +36,8 @@ def show(
     $ harness show proxyanchor --dataset glyphs
     """
     values = read_values(None, None, locals())
-    from harness.searches import find_searches
-    from harness.summary import summarize
+    from harness.searching.found import find_searches
+    from harness.searching.summary import summarize
 
     wanted = [*(loss or []), *(studies or [])]
     found = list(find_searches(wanted, values))

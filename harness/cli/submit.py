@@ -71,7 +71,7 @@ def submit(
     $ harness submit --nodes 8 --gpus 4 --loss ccp --dataset cars --storage postgresql+psycopg://...
     """
     configs = read_search_configs(config, set_, locals(), [*(loss or []), *(more or [])])
-    from harness import cluster
+    from harness.searching import cluster
 
     asked = cluster.Nodes(nodes, partition, gpus, cpus, hours, _pairs(slurm or []))
     jobs = cluster.submit(configs, asked)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.display import spell
 from harness.cli.options import (
     AllowMissing,
     Cache,
@@ -29,7 +30,6 @@ from harness.cli.options import (
     read_configs,
     read_values,
 )
-from harness.cli.wording import spell
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def train(
 
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
-    from harness.device import choose_device
+    from harness.evaluation.naive import validate_naive
     from harness.experiment import build_experiment
-    from harness.models import check_trunk
-    from harness.naive import validate_naive
-    from harness.progress import Event
-    from harness.trainer import Progress, TrainingFailed
-    from harness.trial import mean_score, run_trial, training_geometry
+    from harness.model.build import check_trunk
+    from harness.system.device import choose_device
+    from harness.system.progress import Event
+    from harness.training.trainer import Progress, TrainingFailed
+    from harness.training.trial import mean_score, run_trial, training_geometry
 
     experiment = build_experiment(config)
     check_trunk(experiment)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.io import loadmat
 
-from harness.datasets.listing import Dataset, Listing, Source, list_files, superclasses_of
+from harness.datasets.dataset import Dataset, Listing, Source, list_files, superclasses_of
 
 SOURCE = Source(
     name="cars",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from harness.datasets.listing import Dataset, Listing, files_in, list_files
+from harness.datasets.dataset import Dataset, Listing, files_in, list_files
 
 LAYOUT = "PATH/<class name>/<image>, one folder per class"
 

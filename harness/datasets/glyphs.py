@@ -15,7 +15,7 @@ import numpy as np
 import PIL
 from PIL import Image, ImageDraw, ImageFont
 
-from harness.datasets.listing import Dataset, Listing
+from harness.datasets.dataset import Dataset, Listing
 
 # Scripts are the superclasses. Characters that look alike, in one case or across scripts and
 # cases (A, Α, А; c, C, С), stand here once.

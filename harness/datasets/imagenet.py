@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.datasets.dataset import Dataset, Listing, Source
 from harness.datasets.folder import list_class_folders
-from harness.datasets.listing import Dataset, Listing, Source
 
 SOURCE = Source(
     name="imagenet",

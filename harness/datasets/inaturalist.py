@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.listing import Dataset, Listing, Source, list_files, superclasses_of
+from harness.datasets.dataset import Dataset, Listing, Source, list_files, superclasses_of
 
 SOURCE = Source(
     name="inaturalist",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.listing import Dataset, Listing, Source, list_files, read_rows
+from harness.datasets.dataset import Dataset, Listing, Source, list_files, read_rows
 
 SOURCE = Source(
     name="inshop",

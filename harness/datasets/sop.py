@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.listing import (
+from harness.datasets.dataset import (
     Dataset,
     Listing,
     Source,

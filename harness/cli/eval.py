@@ -1,0 +1,91 @@
+"""`harness eval`: reproductions at the best parameters, and the tables made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.leaderboard import Published, show_tables
+from harness.cli.options import (
+    AllowMissing,
+    Cache,
+    CacheDir,
+    ConfigFile,
+    DataRoot,
+    Dataset,
+    Device,
+    Loss,
+    MoreLosses,
+    Protocol,
+    Reproductions,
+    ResultsDir,
+    RunsDir,
+    Set,
+    Storage,
+    Trunk,
+    Verbose,
+    Weights,
+    Workers,
+    progress,
+    read_values,
+)
+
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(help="Also recall@1,2,4,8 nmi covering_radius class_distance."),
+]
+
+
+Single = Annotated[
+    bool,
+    typer.Option("--single-512", help="Also one model as large as all folds' together."),
+]
+
+
+def evaluate(
+    loss: Loss = None,
+    more: MoreLosses = None,
+    dataset: Dataset = None,
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    weights: Weights = None,
+    reproductions: Reproductions = None,
+    workers: Workers = None,
+    device: Device = None,
+    data_root: DataRoot = None,
+    allow_missing: AllowMissing = None,
+    cache: Cache = None,
+    cache_dir: CacheDir = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    results_dir: ResultsDir = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    metrics: Metrics = None,
+    single_512: Single = False,
+    published: Published = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train the best parameters again with new seeds, open the test classes, write the tables.
+
+    Without flags, every search in --runs-dir; nothing is done twice.
+
+    $ harness eval --loss proxyanchor --dataset glyphs
+
+    $ harness eval --metrics recall@1,2,4,8 nmi --single-512
+    """
+    values = read_values(config, set_, locals())
+    from harness.config import RunConfig
+    from harness.evaluation.reproductions import evaluate as run_evaluation
+    from harness.metrics.names import is_metric, parse_metrics
+
+    names = [*(loss or []), *(more or [])]
+    # As losses do, metrics may stand behind one another without repeating the flag.
+    wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
+    losses = [name for name in names if name not in wanted]
+    with progress(verbose) as listener:
+        done = run_evaluation(losses, values, listener, parse_metrics(wanted), single_512)
+    results = Path(values.get("results_dir", RunConfig.results_dir))
+    show_tables(done.tables, results, published, done.problems)

@@ -1,0 +1,149 @@
+"""Which images make the batch of each step: a function of the seed and the step alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.system.seeds import derive_seed
+
+
+class Source(Protocol):
+    """What a model sees of the images of one part of a data set, by listing index.
+
+    Attributes:
+        fingerprint: hash of the names, labels and bytes of the images.
+        indices: the listing indices it has.
+    """
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def indices(self) -> Sequence[int]: ...
+
+    def for_training(self, indices: Sequence[int], rng: np.random.Generator) -> Tensor:
+        """One row per index, augmented where the source augments."""
+        ...
+
+    def for_evaluation(self, indices: Sequence[int]) -> Tensor:
+        """One row per index, the same every time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Images in their order, some at a time.
+
+    Attributes:
+        indices: listing indices.
+        augmented: seed of what training does to images; None leaves them as for evaluation.
+    """
+
+    source: Source
+    indices: Sequence[int]
+    augmented: tuple[int, ...] | None = None
+    size: int = 256
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.indices) / self.size)
+
+    def __getitem__(self, block: int) -> Tensor:
+        if not 0 <= block < len(self):
+            raise IndexError(block)  # which also ends a loop over the blocks
+        chosen = self.indices[block * self.size : (block + 1) * self.size]
+        if self.augmented is None:
+            return self.source.for_evaluation(chosen)
+        return self.source.for_training(chosen, np.random.default_rng([*self.augmented, block]))
+
+
+@dataclass(frozen=True)
+class TrainBatches:
+    """The batches of one run; batch `step` can be drawn again at any time.
+
+    By any number of loader processes, and after an interruption.
+
+    Attributes:
+        indices: listing indices of each class, in the order of the fold's own labels.
+    """
+
+    source: Source
+    indices: tuple[np.ndarray, ...]
+    batch_size: int
+    samples_per_class: int
+    seed: int
+
+    def __len__(self) -> int:
+        return 2**31  # for a DataLoader: there is always a next batch
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and the fold's labels of one step."""
+        rng = np.random.default_rng([self.seed, step])
+        classes = self._draw_classes(rng)
+        labels = classes[self._slots]
+        chosen = self._draw_images(classes, labels, rng)
+        return self.source.for_training(chosen.tolist(), rng), torch.from_numpy(labels)
+
+    def _draw_classes(self, rng: np.random.Generator) -> np.ndarray:
+        """Distinct classes while there are enough; then all of them again, as often as needed."""
+        needed = math.ceil(self.batch_size / self.samples_per_class)
+        rounds = math.ceil(needed / len(self.indices))
+        order = [rng.permutation(len(self.indices)) for _ in range(rounds)]
+        return np.concatenate(order)[:needed]
+
+    def _draw_images(
+        self, classes: np.ndarray, labels: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """An image per label; those of a class are distinct while it has enough of them."""
+        ascending = np.sort(classes[: len(self.indices)])  # the rest are the same ones again
+        row = np.searchsorted(ascending, labels)
+        sizes = self._sizes[ascending]
+        # Every class in random order: the places of as many random numbers as it has images.
+        keys = rng.random((len(ascending), self._sizes.max()))
+        keys[np.arange(keys.shape[1]) >= sizes[:, None]] = 2.0
+        order = np.argsort(keys, axis=1)
+        return self._members[labels, order[row, self._nth % sizes[row]]]
+
+    @cached_property
+    def _slots(self) -> np.ndarray:
+        """Which of the drawn classes each image of a batch is of."""
+        return np.arange(self.batch_size) // self.samples_per_class
+
+    @cached_property
+    def _nth(self) -> np.ndarray:
+        """Which image of its class each image of a batch is."""
+        within = np.arange(self.batch_size) % self.samples_per_class
+        return self._slots // len(self.indices) * self.samples_per_class + within
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.array([len(members) for members in self.indices])
+
+    @cached_property
+    def _members(self) -> np.ndarray:
+        """(classes, largest class) listing indices, classes with fewer filled up with -1."""
+        table = np.full((len(self.indices), self._sizes.max()), -1)
+        for row, members in zip(table, self.indices, strict=True):
+            row[: len(members)] = members
+        return table
+
+    def class_pool(self, images_per_class: int, draw: int) -> Blocks:
+        """Images of every class, class by class, from a stream beside that of training.
+
+        A class gives each of its images once before any is repeated.
+        """
+        seed = (self.seed, derive_seed("class pool"), draw)
+        rng = np.random.default_rng(seed)
+        chosen: list[int] = []
+        for members in self.indices:
+            rounds = math.ceil(images_per_class / len(members))
+            order = np.concatenate([rng.permutation(members) for _ in range(rounds)])
+            chosen.extend(order[:images_per_class].tolist())
+        return Blocks(self.source, chosen, seed)

@@ -1,0 +1,89 @@
+"""The parts of a benchmark as a model sees them: cropped images, or features of a frozen trunk.
+
+Trainval and test are stored apart, so that a search never opens a test image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.data.batches import Source
+from harness.data.crops import CropSettings, Images
+from harness.data.features import Encode, Features, open_features
+from harness.data.image_cache import ImageStore, open_store, store_key
+from harness.data.loading import Loader, image_loader
+from harness.errors import HarnessError
+from harness.experiment import Benchmark, digest_of
+from harness.model.build import build_trunk
+from harness.system.device import choose_device
+from harness.system.progress import Event, Listener
+
+
+def open_source(benchmark: Benchmark, part: str, listener: Listener) -> Source:
+    """What a model of this benchmark is trained or tested on."""
+    if benchmark.protocol.frozen:
+        return open_features_of(benchmark, part, listener)
+    return open_images(benchmark, part, listener)
+
+
+def open_images(benchmark: Benchmark, part: str, listener: Listener) -> Images:
+    """The pixels of a part, decoded now if they are not in the cache."""
+    protocol, config = benchmark.protocol, benchmark.config
+    listed = benchmark.listed(part)
+    store = open_store(
+        benchmark.listing,
+        listed,
+        protocol.resize,
+        benchmark.cache,
+        allow_broken=config.allow_missing,
+        decoded=config.cache == "on",
+        report=_reporter("decoding", benchmark, listener),
+    )
+    _check_classes(benchmark, part, store)
+    crops = CropSettings(protocol.crop, protocol.crop_scale, protocol.crop_ratio, protocol.flip)
+    return Images(store, crops)
+
+
+def open_features_of(benchmark: Benchmark, part: str, listener: Listener) -> Features:
+    """What the trunk makes of a part before any training, computed now if it is not cached."""
+    protocol, config = benchmark.protocol, benchmark.config
+    listed = benchmark.listed(part)
+    key = {
+        "images": store_key(benchmark.listing, listed, protocol.resize),
+        "allow_missing": config.allow_missing,
+        "trunk": benchmark.trunk.name,
+        "weights": benchmark.weights,
+        "init": None if benchmark.pretrained else config.seed,
+        "crop": protocol.crop,
+        "pooling": protocol.pooling,
+    }
+
+    def build_encoder() -> tuple[Encode, Loader]:
+        device = choose_device(config.device)
+        trunk = build_trunk(benchmark, benchmark.seed("init", fold=0, repetition=0))
+        return trunk.to(device).eval(), image_loader(config, device)
+
+    return open_features(
+        benchmark.cache / f"features-{digest_of(key)}",
+        lambda: open_images(benchmark, part, listener),
+        build_encoder,
+        _reporter("encoding", benchmark, listener),
+    )
+
+
+def _reporter(kind: str, benchmark: Benchmark, listener: Listener) -> Callable[[int, int], None]:
+    return lambda done, total: listener(
+        Event(kind, benchmark.dataset_label, unit=done, units=total)
+    )
+
+
+def _check_classes(benchmark: Benchmark, part: str, store: ImageStore) -> None:
+    """A class that lost all its images changes the task, however many may be missing."""
+    left = set(benchmark.listing.labels[list(store.indices)].tolist())
+    empty = [label for label in benchmark.classes_of(part) if label not in left]
+    if empty:
+        name = benchmark.listing.class_names[empty[0]]
+        raise HarnessError(
+            f"{len(empty)} classes of {benchmark.dataset_label} have no readable image left, "
+            f"the first is '{name}'; a split of fewer classes would be another task"
+        )

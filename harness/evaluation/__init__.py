@@ -1,0 +1,1 @@
+"""Reproductions at the best parameters, scored on the test classes."""

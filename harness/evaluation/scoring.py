@@ -1,0 +1,119 @@
+"""Embeddings of the test classes -> scores, in the same way for every row of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.data.batches import Source
+from harness.experiment import Experiment
+from harness.metrics import geometry, retrieval
+from harness.metrics.per_class import class_means, count_queries
+
+GEOMETRY = {
+    "covering_radius": geometry.covering_radius,
+    "class_distance": geometry.class_distance,
+}
+
+
+@dataclass(frozen=True)
+class TestEmbeddings:
+    """The test images as some models see them.
+
+    Attributes:
+        kinds: "concatenated" -> one embedding of all models side by side; "separated" -> one
+            per model, where there are several. Each (n, size), normalised.
+        labels: (n,) of the images.
+        queries: (n,) which of them search the others (In-Shop); None if each searches all.
+        fingerprint: of the images.
+        missing_images: how many of the whole data set are not among them, nor were in training.
+    """
+
+    __test__ = False  # pytest: not a test
+
+    kinds: dict[str, list[Tensor]]
+    labels: np.ndarray
+    queries: np.ndarray | None
+    fingerprint: str
+    missing_images: int
+
+    @property
+    def query_labels(self) -> np.ndarray:
+        return self.labels if self.queries is None else self.labels[self.queries]
+
+    def labels_for(self, embedding: Tensor) -> Tensor:
+        return torch.from_numpy(self.labels).to(embedding.device)
+
+    def evaluate(self, embedding: Tensor, metrics: Sequence[str]) -> retrieval.Scores:
+        """Each image among all others, or queries in their gallery."""
+        labels = self.labels_for(embedding)
+        if self.queries is None:
+            return retrieval.evaluate(embedding, labels, metrics=metrics)
+        query = torch.from_numpy(self.queries).to(embedding.device)
+        return retrieval.evaluate(
+            embedding[query], labels[query], embedding[~query], labels[~query], metrics
+        )
+
+
+def see_test(
+    experiment: Experiment, source: Source, kinds: dict[str, list[Tensor]]
+) -> TestEmbeddings:
+    """Embeddings of all test images of a source, with what is known of these images."""
+    listing, indices = experiment.listing, list(source.indices)
+    parts = {"trainval": experiment.trainval, "test": source}
+    absent = experiment.unlisted + sum(experiment.absent(*part) for part in parts.items())
+    return TestEmbeddings(
+        kinds=kinds,
+        labels=listing.labels[indices],
+        queries=None if listing.queries is None else listing.queries[indices],
+        fingerprint=source.fingerprint,
+        missing_images=absent,
+    )
+
+
+def score(test: TestEmbeddings) -> dict[str, Any]:
+    """Every field of a TestRecord that comes from embeddings."""
+    scores = {
+        kind: [test.evaluate(model, retrieval.DEFAULT_METRICS) for model in models]
+        for kind, models in test.kinds.items()
+    }
+    (together,) = scores["concatenated"]
+    return {
+        "dims": {kind: models[0].shape[1] for kind, models in test.kinds.items()},
+        "scores": {
+            kind: _mean([model.values for model in models]) for kind, models in scores.items()
+        },
+        "separated": [model.values for model in scores.get("separated", [])],
+        "queries": together.queries,
+        "queries_dropped": together.queries_dropped,
+        "test_fingerprint": test.fingerprint,
+        "missing_images": test.missing_images,
+        "per_class": {
+            kind: class_means([model.per_query for model in models], test.query_labels)
+            for kind, models in scores.items()
+        },
+        "class_queries": count_queries(together.per_query, test.query_labels),
+    }
+
+
+def measure(test: TestEmbeddings, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Kind -> metric -> mean over models, of metrics that not every test measures."""
+    retrieved = [metric for metric in metrics if metric not in GEOMETRY]
+
+    def of_model(model: Tensor) -> dict[str, float]:
+        labels = test.labels_for(model)
+        values = {m: GEOMETRY[m](model, labels) for m in metrics if m in GEOMETRY}
+        if retrieved:
+            values |= test.evaluate(model, retrieved).values
+        return values
+
+    return {kind: _mean([of_model(m) for m in models]) for kind, models in test.kinds.items()}
+
+
+def _mean(models: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {metric: float(np.mean([m[metric] for m in models])) for metric in models[0]}

@@ -1,0 +1,1 @@
+"""Scores of embeddings: exact neighbours, retrieval, clusters, geometry."""

@@ -1,0 +1,1 @@
+"""The network: trunk, pooling, norm and head."""

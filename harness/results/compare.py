@@ -1,0 +1,224 @@
+"""Is one method better than another? Paired over shared seeds, and over draws of test classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from harness.errors import HarnessError, unknown
+from harness.metrics.names import title_of
+from harness.results.leaderboard import Row, find_tables, label_of, read_rows, run_of
+from harness.results.records import TestRecord
+from harness.results.stats import (
+    LEVEL,
+    MIN_PAIRS,
+    Paired,
+    average_ranks,
+    class_interval,
+    friedman,
+    holm,
+    paired,
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods on one data set; all differences are `ahead` minus `behind`.
+
+    Attributes:
+        concatenated: over the reproductions that both have.
+        separated: over those reproductions and their fold models.
+        classes: 95 % interval of the concatenated difference over draws of test classes; None
+            where records keep no scores of the classes.
+        tests: how many comparisons the p-values are corrected for.
+    """
+
+    dataset: str
+    metric: str
+    ahead: str
+    behind: str
+    concatenated: Paired
+    separated: Paired
+    classes: tuple[float, float] | None
+    tests: int = 1
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Methods over several data sets: mean rank, and the Friedman test of all being equal."""
+
+    methods: list[str]
+    ranks: list[float]
+    datasets: int
+    p_value: float | None
+
+
+def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) -> Path:
+    """The folder of the one table that fits, or an error that says which there are."""
+    name, _, path = dataset.partition(":")
+    label = f"{name}_{Path(path).name}" if path else name
+    known = find_tables(results)
+    found = [
+        table
+        for table in known
+        if table.parent.name == protocol
+        and (table.name == f"{label}-{trunk}" if trunk else table.name.startswith(f"{label}-"))
+    ]
+    if len(found) == 1:
+        return found[0]
+    listed = "".join(f"\n  {table.parent.name}: {table.name}" for table in found or known)
+    if found:
+        raise HarnessError(
+            f"several trunks on {dataset} under {protocol}; name one: --trunk{listed}"
+        )
+    wanted = f"{label}-{trunk}" if trunk else f"{label}, whatever the trunk,"
+    raise HarnessError(
+        f"no results for {wanted} under protocol {protocol} in {results}"
+        + (f"; there are{listed}" if known else ": `harness eval` writes them")
+    )
+
+
+def compare(
+    tables: Sequence[Path], methods: Sequence[str], metric: str, problems: list[str]
+) -> tuple[list[Comparison], Ranks]:
+    """Every pair of methods on every table; p-values corrected for all of them together."""
+    if len(set(methods)) < 2:
+        raise HarnessError("compare takes two or more methods: harness compare ccp proxyanchor")
+    rows = [_rows(table, methods, problems) for table in tables]
+    found = [
+        _compare_two(*pair, metric)
+        for by_name in rows
+        for pair in combinations(by_name.values(), 2)
+    ]
+    means = [
+        [float(np.mean([_score(r, metric) for r in row])) for row in by_name.values()]
+        for by_name in rows
+    ]
+    ranks = Ranks(list(rows[0]), average_ranks(means), len(tables), friedman(means))
+    return _corrected(found), ranks
+
+
+def _rows(table: Path, methods: Sequence[str], problems: list[str]) -> dict[str, Row]:
+    rows = {label_of(row): row for row in read_rows(table, problems)}
+    names = [_full_name(name, list(rows)) for name in methods]
+    for name in names:
+        if name not in rows:
+            raise unknown("method", name, rows, f"these have records in {table}")
+    return {name: rows[name] for name in names}
+
+
+def _full_name(name: str, known: Sequence[str]) -> str:
+    """What an alias stands for. Only a name without records needs the losses, and thus torch."""
+    if name in known:
+        return name
+    try:
+        from harness.registry import load_method
+
+        return load_method(name).name
+    except (ImportError, HarnessError):
+        return name
+
+
+def _score(record: TestRecord, metric: str) -> float:
+    return record.scores["concatenated"][metric]
+
+
+def _compare_two(one: Row, other: Row, metric: str) -> Comparison:
+    runs = [{run_of(record): record for record in row} for row in (one, other)]
+    shared = sorted(runs[0].keys() & runs[1].keys())
+    pairs = [(runs[0][run], runs[1][run]) for run in shared]
+    if sum(_score(a, metric) - _score(b, metric) for a, b in pairs) < 0:
+        return _compare_two(other, one, metric)
+    return Comparison(
+        dataset=one[0].identity["dataset"],
+        metric=metric,
+        ahead=label_of(one),
+        behind=label_of(other),
+        concatenated=paired([_score(a, metric) - _score(b, metric) for a, b in pairs]),
+        separated=_over_folds(pairs, metric),
+        classes=_over_classes(pairs, metric),
+    )
+
+
+def _over_folds(pairs: Sequence[tuple[TestRecord, TestRecord]], metric: str) -> Paired:
+    result = paired(
+        [
+            model[metric] - against[metric]
+            for a, b in pairs
+            if len(a.separated) == len(b.separated)
+            for model, against in zip(a.separated, b.separated, strict=True)
+        ]
+    )
+    # The four models of a reproduction do not make up for reproductions that are missing.
+    return result if len(pairs) >= MIN_PAIRS else replace(result, t_test=None, wilcoxon=None)
+
+
+def _over_classes(
+    pairs: Sequence[tuple[TestRecord, TestRecord]], metric: str
+) -> tuple[float, float] | None:
+    """Differences of the classes, averaged over the runs, are what is drawn."""
+    values = [
+        [record.per_class.get("concatenated", {}).get(metric) for record in pair] for pair in pairs
+    ]
+    if not pairs or any(v is None for pair in values for v in pair):
+        return None
+    queries = np.array(pairs[0][0].class_queries)
+    counts = queries > 0
+    differences = np.mean(
+        [np.subtract(*(np.array(v, float)[counts] for v in pair)) for pair in values], axis=0
+    )
+    return class_interval(differences.tolist(), queries[counts].tolist())
+
+
+def _corrected(found: Sequence[Comparison]) -> list[Comparison]:
+    """Holm's correction of each sort of p-value, over all comparisons that have one."""
+    corrected = list(found)
+    for kind in ("concatenated", "separated"):
+        for test in ("t_test", "wilcoxon"):
+            tested = [i for i, c in enumerate(found) if getattr(getattr(c, kind), test) is not None]
+            raised = holm([getattr(getattr(found[i], kind), test) for i in tested])
+            for i, p_value in zip(tested, raised, strict=True):
+                result = replace(getattr(corrected[i], kind), **{test: p_value})
+                corrected[i] = replace(corrected[i], **{kind: result})
+    return [replace(c, tests=len(found)) for c in corrected]
+
+
+def in_words(comparison: Comparison) -> str:
+    """One comparison as a sentence that claims no more than was shown."""
+    c, n, p_value = comparison, comparison.concatenated.n, comparison.concatenated.t_test
+    if n == 0:
+        return f"{c.ahead} and {c.behind} share no reproduction on {c.dataset}: nothing is paired."
+    runs = f"{n} reproductions" if n > 1 else "1 reproduction"
+    lead = f"by {100 * c.concatenated.mean:.2f} points of {title_of(c.metric)} on {c.dataset}"
+    if p_value is None:
+        return (
+            f"{c.ahead} is ahead of {c.behind} {lead}, but over {runs}: too few to say "
+            f"whether that is real (it takes {MIN_PAIRS})."
+        )
+    over_runs = f"paired over {runs} p {spell_p(p_value)}" + (" after Holm" * (c.tests > 1))
+    if c.classes is None:
+        over_classes = "no interval over test classes: the records keep no scores of classes"
+    else:
+        low, high = (100 * end for end in c.classes)
+        over_classes = f"95 % interval over test classes {low:.2f} to {high:.2f}"
+    facts = f"({over_classes}; {over_runs})"
+    if p_value >= LEVEL:
+        return (
+            f"No difference between {c.ahead} and {c.behind} is shown: {c.ahead} is ahead {lead} "
+            f"{facts}."
+        )
+    if c.classes is not None and not c.classes[0] > 0:
+        return (
+            f"{c.ahead} is ahead of {c.behind} {lead}; other seeds would hardly change that, other "
+            f"test classes might {facts}."
+        )
+    return f"{c.ahead} is better than {c.behind} {lead} {facts}."
+
+
+def spell_p(p_value: float) -> str:
+    """With its sign: below a thousandth the digits say nothing."""
+    return f"= {p_value:.2g}" if p_value >= 0.001 else "< 0.001"

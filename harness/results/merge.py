@@ -1,0 +1,158 @@
+"""Records of other machines and labs, brought into one folder of results."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.results.leaderboard import find_tables, key_of, measured_on, read_records
+from harness.results.records import LEDGER, MetricsRecord, TestRecord, read_ledger
+from harness.system.files import append_line, replacing
+
+AnyRecord = TestRecord | MetricsRecord
+
+# Of a record's identity, what may differ within a table.
+FREE = ("method", "seed")
+
+
+@dataclass
+class Merged:
+    """What a merge did.
+
+    Attributes:
+        tables: folders of results that were looked at.
+        known: records that were there already.
+        refused: files that do not belong, each with the reason.
+        problems: lines of ledgers that cannot be read.
+    """
+
+    tables: list[Path] = field(default_factory=list)
+    copied: int = 0
+    known: int = 0
+    refused: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def merge(sources: Sequence[Path], results: Path) -> Merged:
+    """Copy what belongs there byte for byte; nothing that is there is ever overwritten."""
+    for source in sources:
+        if source.resolve() == results.resolve():
+            raise HarnessError(f"{source} is the results folder itself; name another one")
+        if not find_tables(source):
+            raise HarnessError(
+                f"no records in {source}: a results folder has them in "
+                "PROTOCOL/DATASET-TRUNK/records/METHOD"
+            )
+    done = Merged()
+    for source in sources:
+        for table in find_tables(source):
+            target = results / table.relative_to(source)
+            _merge_table(table, target, done)
+            if target not in done.tables and target.exists():
+                done.tables.append(target)
+    return done
+
+
+def _merge_table(table: Path, target: Path, done: Merged) -> None:
+    theirs = read_records(table, done.refused)
+    ours = read_records(target, [])
+    # As for a leaderboard, the newest record decides which version of the data counts.
+    known = list((ours or theirs).values())
+    if not known:
+        return
+    reference = max(known, key=lambda record: record.provenance["time"])
+    runs = {_run(record): path for path, record in ours.items()}
+    foreign = set()
+    for path, record in theirs.items():
+        reason = _misplaced(record, path) or _difference(record, reference)
+        if reason:
+            done.refused.append(f"{path}: {reason}")
+            foreign.add(_opening(path))
+            continue
+        place = target / "records" / path.parent.name / path.name
+        twin = runs.get(_run(record))
+        if twin is not None:
+            _meet(path, record, twin, ours[twin], done)
+        elif place.exists():
+            done.refused.append(f"{path}: {place} is there and holds something else")
+        else:
+            with replacing(place) as file:
+                file.write(path.read_bytes())
+            runs[_run(record)], ours[place] = place, record
+            done.copied += 1
+    if any(_opening(path) not in foreign for path in theirs):
+        _merge_ledger(table / LEDGER, target / LEDGER, foreign, done.problems)
+
+
+def _meet(path: Path, record: AnyRecord, twin: Path, other: AnyRecord, done: Merged) -> None:
+    """The same run on both sides: fine if it came to the same, else ours stays."""
+    differing = [
+        f"{metric} {kind} {value} there, {other.scores.get(kind, {}).get(metric)} here"
+        for kind, values in record.scores.items()
+        for metric, value in values.items()
+        if value != other.scores.get(kind, {}).get(metric)
+    ]
+    if differing:
+        done.refused.append(f"{path}: the same run has other scores in {twin}: {differing[0]}")
+    else:
+        done.known += 1
+
+
+def _run(record: AnyRecord) -> tuple[str, ...]:
+    """What a record measures: a run and, beside its test, metrics on demand."""
+    more = sorted(record.scores["concatenated"]) if isinstance(record, MetricsRecord) else []
+    return key_of(record), *more
+
+
+def _misplaced(record: AnyRecord, path: Path) -> str:
+    """Why a record does not belong into the folder it lies in."""
+    identity = record.identity
+    table = f"{identity['dataset']}-{identity['trunk']}".replace(":", "_")
+    says = Path(identity["protocol"]["name"], table, "records", identity["method"])
+    lies = Path(*path.parent.parts[-4:])
+    return "" if says == lies else f"lies in {lies} but says that it belongs in {says}"
+
+
+def _difference(record: AnyRecord, reference: AnyRecord) -> str:
+    """Why a record cannot stand in one table with another; empty if it can."""
+    for what, value in measured_on(record).items():
+        if value != measured_on(reference)[what]:
+            return f"another {what} ({value} there, {measured_on(reference)[what]} here)"
+    theirs, ours = ({**r.identity["protocol"], **_fixed(r)} for r in (record, reference))
+    # What only one side states was added by a newer version of the code.
+    for name in sorted(theirs.keys() & ours.keys()):
+        if theirs[name] != ours[name]:
+            return (
+                f"another protocol under the same name: {name} is {theirs[name]} there, "
+                f"{ours[name]} here"
+            )
+    return ""
+
+
+def _fixed(record: AnyRecord) -> dict[str, Any]:
+    skipped = (*FREE, "protocol", "data_fingerprint", "split")
+    return {name: value for name, value in record.identity.items() if name not in skipped}
+
+
+def _opening(path: Path) -> tuple[str, str]:
+    """Method and run, as a ledger names them."""
+    return path.parent.name, path.name.partition(".")[0]
+
+
+def _merge_ledger(
+    source: Path, target: Path, foreign: set[tuple[str, str]], problems: list[str]
+) -> None:
+    """Add the openings that are not there yet; those of records of something else stay out."""
+    entries = [
+        json.dumps(entry, sort_keys=True)
+        for entry in read_ledger(source, problems)
+        if (entry["method"], f"{entry['params']}-{entry['repetition']:02d}") not in foreign
+    ]
+    there = [json.dumps(entry, sort_keys=True) for entry in read_ledger(target, [])]
+    for line in (Counter(entries) - Counter(there)).elements():
+        append_line(target, json.loads(line))

@@ -1,0 +1,1 @@
+"""The Optuna study of a method and the workers that share it."""

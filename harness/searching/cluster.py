@@ -1,0 +1,129 @@
+"""A search on many machines: the same work on each, submitted through submitit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.redact import redact
+from harness.searching.storage import URL_VARIABLE
+from harness.searching.study import check, search
+from harness.system.workers import worker_count
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What to ask Slurm for.
+
+    Attributes:
+        gpus: of each node.
+        hours: until a task is stopped; it is then queued again and goes on.
+        slurm: further options of sbatch, as qos or account.
+    """
+
+    count: int = 1
+    partition: str = ""
+    gpus: int = 0
+    cpus: int = 0
+    hours: float = 24.0
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise HarnessError(f"--nodes must be at least 1, got {self.count}")
+        if not self.hours > 0 or self.gpus < 0 or self.cpus < 0:
+            raise HarnessError("--hours must be positive, --gpus and --cpus not negative")
+
+
+class SearchTask:
+    """What every node runs. Stopped by Slurm, it asks to be queued again: nothing is lost."""
+
+    def __init__(self, configs: Sequence[RunConfig]) -> None:
+        self.configs = list(configs)
+
+    def __call__(self) -> int:
+        return sum(summary.trials for summary in search(self.configs))
+
+    def checkpoint(self) -> Any:
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def has_slurm() -> bool:
+    return shutil.which("sbatch") is not None
+
+
+def submit(configs: Sequence[RunConfig], nodes: Nodes) -> list[Any]:
+    """Start the search on every node; returns submitit's jobs.
+
+    Without Slurm the tasks run on this machine, beside each other.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise HarnessError(
+            "submitit is not installed; pip install 'metric-harness[cluster]'"
+        ) from None
+    on_slurm = has_slurm()
+    for config in configs:
+        _check_shared(config, nodes.count, on_slurm)
+        check(config)
+    folder = Path(configs[0].runs_dir) / "submitted"
+    executor = submitit.AutoExecutor(folder=folder, cluster="slurm" if on_slurm else "local")
+    executor.update_parameters(**_options(nodes, on_slurm))
+    tasks = [_for_a_node(config, nodes.count, on_slurm) for config in configs]
+    if configs[0].storage:
+        # Tasks are written to disk, and the environment is not.
+        os.environ[URL_VARIABLE] = configs[0].storage
+    with executor.batch():
+        return [executor.submit(SearchTask(tasks)) for _ in range(nodes.count)]
+
+
+def wait_for(job: Any) -> None:
+    """Until a task on this machine has ended; its error is ours."""
+    from submitit.core.utils import FailedJobError
+
+    try:
+        job.result()
+    except FailedJobError as error:
+        last = str(error).strip().splitlines()[-1].partition("HarnessError: ")
+        reason = last[2] or last[0]
+        raise HarnessError(f"job {job.job_id} failed: {reason}\n  see {job.paths.stderr}") from None
+
+
+def _check_shared(config: RunConfig, count: int, on_slurm: bool) -> None:
+    file = not config.storage or config.storage.startswith("sqlite")
+    if on_slurm and count > 1 and file:
+        raise HarnessError(
+            "several nodes need a database, --storage postgresql+psycopg://user@host/database: "
+            "the locks of a file cannot be trusted on a network file system"
+        )
+
+
+def _for_a_node(config: RunConfig, count: int, on_slurm: bool) -> RunConfig:
+    values: dict[str, Any] = {"storage": redact(config.storage)}
+    if not on_slurm and not config.workers:  # they share one machine
+        values["workers"] = max(1, worker_count(config, threads=1, units=10**6) // count)
+    return config.updated(values)
+
+
+def _options(nodes: Nodes, on_slurm: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"name": "harness", "timeout_min": max(1, round(60 * nodes.hours))}
+    if nodes.gpus:
+        options["gpus_per_node"] = nodes.gpus
+    if nodes.cpus:
+        options["cpus_per_task"] = nodes.cpus
+    if on_slurm:
+        options["slurm_array_parallelism"] = nodes.count
+        if nodes.partition:
+            options["slurm_partition"] = nodes.partition
+        if nodes.slurm:
+            options["slurm_additional_parameters"] = dict(nodes.slurm)
+    return options

@@ -1,0 +1,94 @@
+"""The searches in a run directory, found by the config that each has written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from harness.config import RunConfig, load_config
+from harness.errors import HarnessError
+from harness.searching.storage import JOURNAL, Storage, open_storage
+
+CONFIG = "config.yaml"
+
+# Config keys that pick among the searches; all others say how to run.
+FILTERS = ("loss", "dataset", "protocol", "trunk")
+
+
+@dataclass(frozen=True)
+class FoundSearch:
+    """A search, its folder and the config that goes on with it."""
+
+    folder: Path
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        """Of the study in its storage: protocol / data set - trunk / method."""
+        return "/".join(self.folder.parts[-3:])
+
+    def storage(self) -> Storage:
+        return open_storage(self.config.storage, self.folder, self.name, self.config.heartbeat)
+
+    def study(self) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        storage = self.storage()
+        try:
+            return optuna.load_study(storage=storage.optuna, study_name=self.name)
+        except KeyError:
+            raise HarnessError(f"there is no study {self.name} in {storage.place}") from None
+
+
+def find_searches(
+    losses: Sequence[str], values: Mapping[str, Any], problems: list[str] | None = None
+) -> Iterator[FoundSearch]:
+    """The searches of some losses, or all, among those that the values pick.
+
+    Args:
+        losses: names, or folders of searches.
+        values: config values the user gave; those in FILTERS pick, the others say how to run.
+        problems: gets what is wrong with a search, which is then left out.
+    """
+    runs = Path(RunConfig().updated(values).runs_dir)
+    folders = [Path(loss) for loss in losses if Path(loss, CONFIG).is_file()]
+    names = {loss for loss in losses if Path(loss) not in folders}
+    if names or not folders:
+        there = [path.parent for path in sorted(runs.glob(f"*/*/*/{CONFIG}"))]
+        wanted = _method_names(names, {folder.name for folder in there})
+        folders += [folder for folder in there if not names or folder.name in wanted]
+    for folder in folders:
+        try:
+            found = _read(folder.resolve(), values)
+        except HarnessError as error:
+            if problems is None:
+                raise
+            problems.append(f"{folder}: {error}")
+            continue
+        if found is not None:
+            yield found
+
+
+def _method_names(names: set[str], there: set[str]) -> set[str]:
+    """Names with aliases resolved; the registry, which is slow to load, only if there are any."""
+    if names <= there:
+        return names
+    from harness import registry
+
+    return {registry.load_method(name).name for name in names}
+
+
+def _read(folder: Path, values: Mapping[str, Any]) -> FoundSearch | None:
+    # What was not written down was not set: nothing is taken from the environment of today.
+    saved = RunConfig(storage="").updated(load_config(folder / CONFIG))
+    if not (saved.storage or (folder / JOURNAL).exists()):
+        return None
+    if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
+        return None
+    how = {key: value for key, value in values.items() if key not in FILTERS}
+    # Which trials there are was settled by the search; its folder is where it was found.
+    how["storage"] = how.get("storage", saved.storage) if saved.storage else ""
+    return FoundSearch(folder, saved.updated({**how, "runs_dir": str(folder.parents[2])}))

@@ -1,0 +1,380 @@
+"""The Optuna study of one method: claim a trial, run it, tell the score; resumable at any point."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from filelock import Timeout
+from optuna.distributions import distribution_to_json
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
+
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.experiment import Experiment, build_experiment
+from harness.model.build import check_trunk
+from harness.results.records import FoldRecord
+from harness.searching.found import CONFIG
+from harness.searching.pruning import expected_score, is_hopeless
+from harness.searching.samplers import check_sampler, planned, propose
+from harness.searching.storage import Storage, open_storage
+from harness.searching.summary import SearchSummary, best_of, counts, index_of, summarize
+from harness.system.files import check_writable, write_text
+from harness.system.progress import Event, Listener, ignore
+from harness.system.seeds import derive_seed
+from harness.system.workers import WorkerLost, run_workers, worker_count
+from harness.training.trainer import Progress, TrainingFailed
+from harness.training.trial import cpu_threads, mean_score, run_fold, run_trial
+
+logger = logging.getLogger(__name__)
+
+# As many failures in a row, with nothing that worked before, mean that the set-up is wrong.
+FAILURES_AT_START = 10
+
+WAIT = 2.0  # seconds between looks at the trials of others
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A trial that a worker has taken.
+
+    Attributes:
+        id: in the storage.
+        index: place in the search; a trial that is run again keeps it.
+        params: all of them: those that are searched and those that are fixed.
+    """
+
+    id: int
+    index: int
+    params: dict[str, Any]
+
+
+class Study:
+    """The trials of one experiment, shared by any number of workers."""
+
+    def __init__(self, experiment: Experiment, storage: Storage | None = None) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.experiment = experiment
+        self.sampler = sampler_of(experiment)
+        self.folder = experiment.runs
+        self.plan = planned(
+            self.sampler,
+            experiment.space,
+            experiment.published_params,
+            derive_seed(experiment.config.seed, "plan"),
+        )
+        self.storage = storage or storage_of(experiment)
+        self.optuna = self.storage.insist(self._opened)
+
+    @property
+    def wanted(self) -> int:
+        """Trials to end up with."""
+        return self.limited(self.experiment.trials)
+
+    def limited(self, trials: int) -> int:
+        """So many trials, or as many as there are points in a grid."""
+        exhaustible = self.sampler == "grid" or not self.experiment.space
+        return min(trials, len(self.plan)) if exhaustible else trials
+
+    def missing(self) -> int:
+        """Trials that are still to be counted."""
+        return max(0, self.wanted - len(self.counted()))
+
+    def counted(self) -> list[FrozenTrial]:
+        """Trials that are spent: complete, pruned, or failed for a reason of their own."""
+        return [trial for trial in self._trials() if counts(trial)]
+
+    def best(self) -> FrozenTrial | None:
+        return best_of(self._trials())
+
+    def completed(self) -> list[FrozenTrial]:
+        return [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+
+    def fold_scores(self) -> list[list[float]]:
+        """Of every complete trial."""
+        return [trial.user_attrs["folds"] for trial in self.completed()]
+
+    def params_of(self, searched: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters of a trial: those it searched and those that are fixed."""
+        return {**self.experiment.published_params, **searched}
+
+    def claim(self, worker: str) -> Claim | None:
+        """Take the next trial to run, or nothing if enough are done or under way."""
+        return self.storage.insist(lambda: self._claim(worker))
+
+    def _claim(self, worker: str) -> Claim | None:
+        with self.storage.exclusive():
+            abandoned = self._end_abandoned()
+            trials = self._trials()
+            self._check_failures(trials)
+            taken = {index_of(t) for t in trials if counts(t) or t.state == TrialState.RUNNING}
+            index = next(i for i in range(len(taken) + 1) if i not in taken)
+            if index >= self.wanted:
+                return None
+            space = self.experiment.space
+            if index in abandoned:
+                params = abandoned[index]
+            elif index < len(self.plan):
+                params = self.plan[index]
+            else:
+                # Any choice depends on the trials and this seed alone, so an interrupted search
+                # proposes what an uninterrupted one would.
+                seed = derive_seed(self.experiment.config.seed, "sampler", index)
+                with cpu_threads(self.experiment.protocol.threads):
+                    params = propose(self.sampler, seed, space, trials)
+            # In one go: a worker that dies has either taken a whole trial or none.
+            taking = optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=params,
+                distributions=dict(space),
+                user_attrs={"index": index, "worker": worker},
+            )
+            number = self.storage.optuna.create_new_trial(self._id, template_trial=taking)
+            return Claim(number, index, self.params_of(params))
+
+    def finish(
+        self, claim: Claim, state: TrialState, score: float | None = None, **facts: Any
+    ) -> None:
+        """Tell how a trial went; no effect if its worker had been given up for dead."""
+
+        def tell() -> None:
+            try:
+                for name, value in facts.items():
+                    self.storage.optuna.set_trial_user_attr(claim.id, name, value)
+                values = None if score is None else [score]
+                self.storage.optuna.set_trial_state_values(claim.id, state, values)
+            except UpdateFinishedTrialError:
+                logger.warning(
+                    "trial %d had been given to another worker; its folds are kept", claim.index
+                )
+
+        self.storage.insist(tell)
+
+    def under_way(self) -> list[dict[str, Any]]:
+        """Parameters of the trials that others are at; should one die, its trial is ours."""
+        trials = self.storage.insist(self._trials)
+        running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < self.wanted]
+        return [self.params_of(trial.params) for trial in running]
+
+    @property
+    def _id(self) -> int:
+        return self.storage.optuna.get_study_id_from_name(self.optuna.study_name)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.optuna.get_trials(deepcopy=False)
+
+    def _opened(self) -> optuna.Study:
+        with self.storage.exclusive():
+            opened = optuna.create_study(
+                storage=self.storage.optuna,
+                study_name=_name_of(self.experiment),
+                direction="maximize",
+                load_if_exists=True,
+            )
+            self._bind(opened)
+        return opened
+
+    def _bind(self, opened: optuna.Study) -> None:
+        """Refuse to add trials that measure something else than those that are there."""
+        space, known = self.experiment.space, self.experiment.published_params
+        ours = {
+            **self.experiment.identity(),
+            "space": {name: json.loads(distribution_to_json(d)) for name, d in space.items()},
+            "fixed_params": {name: value for name, value in known.items() if name not in space},
+        }
+        ours = json.loads(json.dumps(ours))  # as it comes back from the journal
+        theirs = opened.user_attrs.get("identity")
+        if theirs is None:
+            opened.set_user_attr("identity", ours)
+        elif theirs != ours:
+            raise HarnessError(
+                f"the study in {self.storage.place} measures something else:\n"
+                + "\n".join(_differences(theirs, ours))
+                + "\n  repeat its settings to add trials, or give another "
+                + ("--storage" if self.experiment.config.storage else "--runs-dir")
+            )
+
+    def _end_abandoned(self) -> dict[int, dict[str, Any]]:
+        """Fail the trials whose worker is gone; index -> parameters of those still to be run."""
+        for trial in self._trials():
+            if trial.state != TrialState.RUNNING:
+                continue
+            worker = trial.user_attrs.get("worker")
+            if worker is None or not self.storage.alive(worker):
+                with suppress(UpdateFinishedTrialError):  # alive after all, and just done
+                    self.optuna.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        return {
+            index_of(trial): trial.params
+            for trial in self._trials()
+            if trial.state == TrialState.FAIL and "reason" not in trial.user_attrs
+        }
+
+    def _check_failures(self, trials: Sequence[FrozenTrial]) -> None:
+        ended = [trial for trial in trials if counts(trial)]
+        failed = [trial for trial in ended if trial.state == TrialState.FAIL]
+        if len(failed) == len(ended) >= FAILURES_AT_START:
+            raise HarnessError(
+                f"the first {len(failed)} trials of {self.experiment.method.name} all failed, "
+                f"the last with: {failed[-1].user_attrs['reason']}\n"
+                f"  tracebacks: failure.txt in the folders of {self.folder / 'folds'}"
+            )
+
+
+def sampler_of(experiment: Experiment) -> str:
+    name = experiment.config.sampler or experiment.method.sampler
+    check_sampler(name)
+    return name
+
+
+def _name_of(experiment: Experiment) -> str:
+    return f"{experiment.table.as_posix()}/{experiment.method.name}"
+
+
+def storage_of(experiment: Experiment) -> Storage:
+    config = experiment.config
+    return open_storage(config.storage, experiment.runs, _name_of(experiment), config.heartbeat)
+
+
+def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "") -> list[str]:
+    lines: list[str] = []
+    for key in sorted({*theirs, *ours}):
+        old, new = theirs.get(key), ours.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            lines.extend(_differences(old, new, f"{at}{key}."))
+        elif old != new:
+            lines.append(f"  {at}{key}: {old} there, {new} here")
+    return lines
+
+
+def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
+    """Search every config in turn, with workers that move on together; finished work is kept."""
+    studies = [prepare(config, listener) for config in configs]
+    missing = sum(study.missing() for study in studies)
+    if missing:
+        threads = max(study.experiment.protocol.threads for study in studies)
+        count = worker_count(configs[0], threads, missing)
+        try:
+            run_workers(work, list(configs), configs[0].device, count, threads, listener)
+        except WorkerLost as lost:
+            if any(study.missing() for study in studies):
+                raise
+            logger.warning("%s; the others did its part", str(lost).partition(";")[0])
+    return [summarize(study.optuna) for study in studies]
+
+
+def check(config: RunConfig) -> tuple[Experiment, Storage]:
+    """Everything that can be wrong with a search on whatever machine is found here, at once."""
+    experiment = build_experiment(config)
+    sampler_of(experiment)
+    check_trunk(experiment)
+    check_writable(experiment.runs)
+    return experiment, storage_of(experiment)
+
+
+def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
+    """Everything that can be wrong with a search here is found here, before any training."""
+    worker_count(config, threads=1, units=1)
+    experiment, storage = check(config)
+    experiment.open_part("trainval", listener)
+    study = Study(experiment, storage)
+    write_text(study.folder / CONFIG, config.to_yaml())
+    return study
+
+
+def work(configs: list[RunConfig], device: str, listener: Listener) -> None:
+    """One worker: trial after trial of every study, until none is left to start or to inherit."""
+    waiting = []
+    for config in configs:
+        study = Study(build_experiment(config.updated({"device": device})))
+        if not _work_on(study, listener):
+            waiting.append(study)
+    while waiting:
+        time.sleep(WAIT)
+        listener(Event("waiting", waiting[0].experiment.method.name))
+        waiting = [study for study in waiting if not _work_on(study, listener)]
+
+
+def _work_on(study: Study, listener: Listener) -> bool:
+    """Run trials while there are any to start, then help; False if others are still at some."""
+    with study.storage.joined() as worker:
+        while (claim := study.claim(worker)) is not None:
+            _run(study, claim, listener)
+    others = study.under_way()
+    for params in others:
+        _help(study.experiment, params, listener)
+    return not others
+
+
+def _help(experiment: Experiment, params: Mapping[str, Any], listener: Listener) -> None:
+    """Train the last folds of another worker's trial, for it to find them done."""
+    if experiment.protocol.prune:
+        return  # its last folds may never be needed
+    folds = range(len(experiment.split.folds))
+    if not any(experiment.run_dir(params, fold, 0).exists() for fold in folds):
+        return  # it works in another directory, and would not find them
+
+    def alive(fold: int, progress: Progress) -> None:
+        listener(Event("waiting", experiment.method.name))
+
+    for fold in reversed(folds):
+        with suppress(Timeout, TrainingFailed):  # somebody is at it; its own worker will tell
+            run_fold(experiment, params, fold, 0, alive, wait=False)
+
+
+def _run(study: Study, claim: Claim, listener: Listener) -> None:
+    """Run a claimed trial and tell the study how it went."""
+    experiment = study.experiment
+    started = time.perf_counter()
+    best = study.best()
+
+    def say(kind: str, **values: Any) -> None:
+        listener(
+            Event(
+                kind,
+                experiment.method.name,
+                unit=claim.index,
+                units=study.wanted,
+                best=best.values[0] if best else None,
+                **values,
+            )
+        )
+
+    def validated(fold: int, progress: Progress) -> None:
+        say(
+            "validation",
+            fold=fold,
+            step=progress.step,
+            max_steps=experiment.protocol.max_steps,
+            score=progress.best_score,
+        )
+
+    def hopeless(folds: list[FoldRecord]) -> bool:
+        scores = [fold.best_score for fold in folds]
+        return experiment.protocol.prune and is_hopeless(scores, study.fold_scores())
+
+    try:
+        folds = run_trial(experiment, claim.params, validated, hopeless)
+    except TrainingFailed as failure:
+        study.finish(claim, TrialState.FAIL, reason=str(failure))
+        say("trial", message=str(failure), seconds=time.perf_counter() - started)
+        return
+    scores = tuple(fold.best_score for fold in folds)
+    pruned = len(folds) < len(experiment.split.folds)
+    score = expected_score(scores, study.fold_scores()) if pruned else mean_score(folds)
+    state = TrialState.PRUNED if pruned else TrialState.COMPLETE
+    seconds = sum(fold.seconds for fold in folds)
+    study.finish(claim, state, score, folds=scores, seconds=seconds)
+    best = study.best()
+    say(
+        "pruned" if pruned else "trial",
+        score=score,
+        scores=scores,
+        seconds=time.perf_counter() - started,
+    )

@@ -1,0 +1,126 @@
+"""What a search has found, from its trials alone: neither data nor torch are needed to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+from optuna.trial import FrozenTrial, TrialState
+
+from harness.errors import HarnessError
+from harness.searching.samplers import on_bound
+
+# Fewer say nothing of what matters.
+TRIALS_FOR_IMPORTANCE = 10
+
+
+@dataclass(frozen=True)
+class SearchSummary:
+    """What a search has found so far.
+
+    Attributes:
+        trials: those that count; failed, pruned and repeated ones are among them.
+        repeated: trials of parameters that an earlier one had.
+        best_params: of the best trial, with the fixed ones.
+        fold_scores: best validation score of each fold in that trial.
+        on_bound: parameter -> the end of its range that the best value lies on.
+        importance: parameter -> its share in the variance of the scores (fANOVA); empty if there
+            are too few trials to tell.
+        curve: (trial, score) of every trial that was better than all before it.
+        trial_seconds: of training and validation, one per complete trial.
+        reasons: why trials failed.
+    """
+
+    method: str
+    metric: str
+    trials: int
+    failed: int
+    pruned: int
+    repeated: int
+    best_trial: int
+    best_score: float
+    best_params: dict[str, Any]
+    fold_scores: tuple[float, ...]
+    on_bound: dict[str, str]
+    importance: dict[str, float]
+    curve: tuple[tuple[int, float], ...]
+    trial_seconds: tuple[float, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def fold_spread(self) -> float:
+        """Standard deviation over the folds of the best trial."""
+        return float(np.std(self.fold_scores, ddof=1)) if len(self.fold_scores) > 1 else 0.0
+
+
+def index_of(trial: FrozenTrial) -> int:
+    """Place of a trial in the search; a trial that is run again keeps it. -1 if it has none."""
+    return trial.user_attrs.get("index", -1)
+
+
+def counts(trial: FrozenTrial) -> bool:
+    """Whether a trial is spent: complete, pruned, or failed for a reason of its own."""
+    failed = trial.state == TrialState.FAIL and "reason" in trial.user_attrs
+    return failed or trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    """The first of the complete trials with the highest score."""
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    return max(done, key=lambda trial: (trial.values[0], -trial.number)) if done else None
+
+
+def summarize(study: optuna.Study, importance: bool = True) -> SearchSummary:
+    """Sum up a study.
+
+    Args:
+        importance: tell which parameters matter, which takes a moment.
+    """
+    identity = study.user_attrs["identity"]
+    trials = sorted(filter(counts, study.get_trials(deepcopy=False)), key=index_of)
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    failed = [trial for trial in trials if trial.state == TrialState.FAIL]
+    reasons = tuple(trial.user_attrs["reason"] for trial in failed)
+    best = best_of(trials)
+    if best is None:
+        why = f": {reasons[-1]}" if reasons else ""
+        raise HarnessError(f"no trial of {identity['method']} completed{why}")
+    ends = {name: on_bound(best.params[name], dist) for name, dist in best.distributions.items()}
+    return SearchSummary(
+        method=identity["method"],
+        metric=identity["protocol"]["metric"],
+        trials=len(trials),
+        failed=len(failed),
+        pruned=len(trials) - len(complete) - len(failed),
+        repeated=len(trials) - len({tuple(sorted(trial.params.items())) for trial in trials}),
+        best_trial=index_of(best),
+        best_score=best.values[0],
+        best_params={**identity["fixed_params"], **best.params},
+        fold_scores=tuple(best.user_attrs["folds"]),
+        on_bound={name: end for name, end in ends.items() if end is not None},
+        importance=_importance(complete) if importance else {},
+        curve=_curve(complete),
+        trial_seconds=tuple(trial.user_attrs.get("seconds", 0.0) for trial in complete),
+        reasons=reasons,
+    )
+
+
+def _curve(complete: Sequence[FrozenTrial]) -> tuple[tuple[int, float], ...]:
+    steps: list[tuple[int, float]] = []
+    for trial in complete:
+        if not steps or trial.values[0] > steps[-1][1]:
+            steps.append((index_of(trial), trial.values[0]))
+    return tuple(steps)
+
+
+def _importance(complete: Sequence[FrozenTrial]) -> dict[str, float]:
+    same = len({trial.values[0] for trial in complete}) == 1
+    if len(complete) < TRIALS_FOR_IMPORTANCE or same or not complete[0].params:
+        return {}
+    memory = optuna.create_study(direction="maximize")
+    memory.add_trials(complete)
+    return dict(get_param_importances(memory, evaluator=FanovaImportanceEvaluator(seed=0)))

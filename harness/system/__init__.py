@@ -1,0 +1,1 @@
+"""The machine: devices, processes, files, random streams, and what long work says of itself."""

@@ -1,0 +1,199 @@
+"""Files that are either there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock
+
+from harness.errors import HarnessError
+
+UNFINISHED = ".unfinished"
+
+# What a write fails with when the disk is full, over quota, or not ours to write to.
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+MIN_FREE = 200_000_000  # bytes; a search needs some for checkpoints
+
+
+def is_disk_trouble(error: BaseException) -> bool:
+    """Whether an error is the disk's or its owner's, and would meet every other run too."""
+    return isinstance(error, OSError) and error.errno in DISK_TROUBLE
+
+
+@contextmanager
+def naming_disk_trouble() -> Iterator[None]:
+    """Turn a full disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_trouble(error):
+            raise
+        what = error.filename or "the disk"
+        raise HarnessError(
+            f"cannot use {what}: {error.strerror}\n"
+            "  make room or get the rights, then repeat the command to go on where it stopped"
+        ) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to, or whose disk is almost full."""
+    above = folder.absolute()
+    while not above.exists():
+        above = above.parent
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+        free = shutil.disk_usage(above).free
+    except OSError as error:
+        raise HarnessError(f"cannot write to {folder}: {error.strerror}") from None
+    if free < MIN_FREE:
+        raise HarnessError(
+            f"only {free / 1e6:.0f} MB are free for {folder}; at least {MIN_FREE / 1e6:.0f} MB are "
+            "needed"
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that survives a power cut, with those it lies in."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a writer that was killed left behind; only for who holds the folder's lock."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes the place of `path` only when it is complete and on disk."""
+    make_folder(path.parent)
+    # Not by tempfile, whose files are closed to everybody else, whatever the umask says.
+    name = path.parent / f".{path.name}.{uuid.uuid4().hex}{UNFINISHED}"
+    try:
+        with open(name, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        name.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def build_once(folder: Path, build: Callable[[Path], None]) -> None:
+    """Make sure that `folder` is there, whole: one process builds it, others wait for it.
+
+    Args:
+        build: fills an empty folder, which takes its place when it is complete.
+    """
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if folder.exists():
+            return
+        for left_behind in folder.parent.glob(f".{folder.name}.*"):  # by one that was killed
+            shutil.rmtree(left_behind, ignore_errors=True)
+        work = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+        work.mkdir()
+        try:
+            build(work)
+            os.replace(work, folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+# A list of plain numbers as `indent` spreads it; a raw line break never stands inside a string.
+_SPREAD_NUMBERS = re.compile(r'\[\n([^\[\]{}"]*)\n *\]')
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented for people, but every list of numbers on one line."""
+    text = json.dumps(value, indent=1, sort_keys=True)
+    packed = _SPREAD_NUMBERS.sub(lambda spread: f"[{' '.join(spread[1].split())}]", text)
+    write_text(path, packed + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def append_line(path: Path, value: Any) -> None:
+    """Append one JSON line; a single write, so that processes do not cut into each other."""
+    make_folder(path.parent)
+    with open(path, "ab") as file:
+        file.write((json.dumps(value, sort_keys=True) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# Folders of the cache: built once, whole, and never so large that they fill the disk.
+
+SPARE_BYTES = 2**30  # to leave free on the disk
+ELSEWHERE = "give another folder: --cache-dir PATH, or HARNESS_CACHE=PATH"
+
+
+def build_cache(folder: Path, build: Callable[[Path], None]) -> None:
+    """`build_once`, with trouble of the disk in words."""
+    try:
+        build_once(folder, build)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_room(folder.parent, "the disk became full") from None
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            raise HarnessError(
+                f"cannot write the cache in {folder.parent}: {error.strerror}\n  {ELSEWHERE}"
+            ) from None
+        raise
+
+
+def check_room(work: Path, needed: int, what: str, or_else: str = "") -> None:
+    """Refuse to build what would fill the disk.
+
+    Args:
+        work: the folder that `build` was given.
+        needed: bytes.
+        what: takes them, for the message.
+        or_else: what a user can do beside making room.
+    """
+    free = shutil.disk_usage(work).free
+    if needed + SPARE_BYTES > free:
+        reason = f"{what} take about {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free"
+        raise _no_room(work.parent, reason, or_else)
+
+
+def _no_room(cache_dir: Path, reason: str, or_else: str = "") -> HarnessError:
+    return HarnessError(
+        f"no room for the cache in {cache_dir}: {reason}\n  make room, or {ELSEWHERE}{or_else}"
+    )

@@ -1,0 +1,1 @@
+"""One configuration on one fold, or on all of them."""

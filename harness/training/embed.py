@@ -1,0 +1,40 @@
+"""Embeddings of stored images, and of several fold models side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from harness.data.batches import Blocks, Source
+from harness.data.loading import Loader
+from harness.model.network import NORMALIZERS
+
+
+@torch.no_grad()
+def embed(encode: Callable[[Tensor], Tensor], blocks: Blocks, loader: Loader) -> Tensor:
+    """(n, size) float32 on the loader's device: what `encode` makes of each image."""
+    return torch.cat([encode(images).float() for images in loader.load(blocks)])
+
+
+def embed_with(
+    model: nn.Module,
+    source: Source,
+    indices: Sequence[int],
+    loader: Loader,
+    normalizer: str,
+) -> Tensor:
+    """Normalised embeddings in inference mode; the mode of every module is left as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        return NORMALIZERS[normalizer](embed(model, Blocks(source, indices), loader))
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def concatenate(embeddings: Sequence[Tensor], normalizer: str) -> Tensor:
+    """The embeddings of several models as one, normalised again."""
+    return NORMALIZERS[normalizer](torch.cat(list(embeddings), dim=1))

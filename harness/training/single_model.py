@@ -1,0 +1,71 @@
+"""One model with as many dimensions as four fold models together, for a fair look at ensembles.
+
+It trains at the best parameters on all trainval classes, so none is left to stop it by. It stops
+after as many steps as the fold models of the same reproduction took to their best checkpoints, on
+average, and keeps its last weights. A hook that acts on validation scores, as CCP's does, is told
+those that the fold models had at the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from harness.experiment import Experiment
+from harness.registry import Hook
+from harness.results.records import FoldRecord
+from harness.training.trainer import Trainer
+
+KIND = "single"
+
+
+def without_folds(experiment: Experiment, folds: Sequence[FoldRecord]) -> Experiment:
+    """The experiment with one model instead of those of the folds."""
+    protocol = experiment.protocol
+    best = [fold.best_step for fold in folds]
+    validations = max(1, round(np.mean(best) / protocol.validate_every))
+    return replace(
+        experiment,
+        protocol=replace(
+            protocol,
+            embedding_size=protocol.embedding_size * len(folds),
+            max_steps=min(validations * protocol.validate_every, max(best)),
+        ),
+        split=experiment.split.undivided(),
+    )
+
+
+def stop_by_steps(trainer: Trainer, folds: Sequence[FoldRecord]) -> None:
+    """Make the last step the best one, and let the hook hear of the fold models."""
+    trainer.validate = lambda model: float(trainer.step)
+    trainer.hook = _Told(trainer.hook, folds)
+
+
+class _Told(Hook):
+    """A hook that is told the mean validation score of the fold models at the same step."""
+
+    def __init__(self, hook: Hook, folds: Sequence[FoldRecord]) -> None:
+        self.hook = hook
+        self.histories = [{step: score for step, _, score in fold.history} for fold in folds]
+
+    def on_validation_end(self, context: Any, score: float) -> None:
+        scores = [scores[context.step] for scores in self.histories if context.step in scores]
+        self.hook.on_validation_end(context, float(np.mean(scores)))
+
+    def on_train_begin(self, context: Any) -> None:
+        self.hook.on_train_begin(context)
+
+    def after_backward(self, context: Any) -> None:
+        self.hook.after_backward(context)
+
+    def facts(self) -> dict[str, Any]:
+        return self.hook.facts()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.hook.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.hook.load_state_dict(state)

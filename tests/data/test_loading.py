@@ -1,0 +1,59 @@
+"""Batches on their way to the device."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.config import RunConfig
+from harness.data import loading
+from harness.data.loading import Loader, open_loader
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Interrupted:
+    """Items that are interrupted while they are made."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        os.kill(os.getpid(), signal.SIGINT)
+        return torch.tensor(index)
+
+
+def test_loader_processes_leave_ctrl_c_to_the_one_that_trains() -> None:
+    assert [int(item) for item in Loader(CPU, processes=2).load(Interrupted())] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("device", "pinned"), [(CUDA, True), (CPU, False)])
+def test_what_goes_to_a_gpu_is_pinned(
+    device: torch.device, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(loading, "DataLoader", lambda items, **given: asked.update(given) or [])
+    assert list(Loader(device).load([1, 2])) == []
+    assert asked["pin_memory"] is pinned
+
+
+@pytest.mark.parametrize(
+    ("device", "laborious", "asked", "processes"),
+    [
+        (CUDA, True, -1, loading.PROCESSES_PER_GPU),
+        (CUDA, False, -1, 0),
+        (CPU, True, -1, 0),
+        (CPU, True, 3, 3),
+        (CPU, False, 3, 0),
+    ],
+)
+def test_processes_help_where_batches_are_laborious(
+    device: torch.device, laborious: bool, asked: int, processes: int
+) -> None:
+    loader = open_loader(RunConfig(loader_workers=asked), device, laborious)
+    assert loader == Loader(device, processes)

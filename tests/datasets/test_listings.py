@@ -1,0 +1,448 @@
+"""Data sets: contract over whatever is registered, then each in particular."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import write_images
+from dataset_files import (
+    BIRDS,
+    CARS,
+    IN_SHOP,
+    WRITERS,
+    write_cub,
+    write_devkit_cars,
+    write_flat_cars,
+    write_imagenet,
+    write_inaturalist,
+    write_inaturalist_json,
+    write_inshop,
+    write_sop,
+)
+from fontTools.ttLib import TTFont
+from PIL import Image
+from scipy.io import savemat
+
+from harness import registry
+from harness.datasets import cars, cub, folder, glyphs, imagenet, inaturalist, inshop, sop
+from harness.datasets.dataset import Dataset, Listing, decode_rgb
+
+
+@pytest.fixture(params=registry.names("dataset"))
+def listing(request: pytest.FixtureRequest, tmp_path: Path) -> Listing:
+    dataset, _ = registry.load_dataset(request.param)
+    if not dataset.needs_root:
+        return dataset.list_images(None)
+    WRITERS[dataset.name](tmp_path / "data")
+    return dataset.list_images(tmp_path / "data")
+
+
+def test_labels_count_up_from_zero_and_every_class_has_a_name(listing: Listing) -> None:
+    assert listing.labels.dtype == np.int64
+    assert np.array_equal(np.unique(listing.labels), np.arange(listing.num_classes))
+    assert len(set(listing.class_names)) == listing.num_classes
+
+
+def test_names_are_unique_and_relative(listing: Listing) -> None:
+    assert len(set(listing.names)) == len(listing.names) == len(listing.labels)
+    assert not any(name.startswith("/") for name in listing.names)
+
+
+def test_images_decode_to_the_mode_they_promise(listing: Listing) -> None:
+    for index in (0, len(listing.names) - 1):
+        image = listing.decode(listing.read(index))
+        assert image.mode == listing.mode
+        assert listing.read(index) == listing.read(index)
+
+
+def test_a_complete_copy_has_no_missing_files_and_stamps_without_opening(listing: Listing) -> None:
+    assert listing.missing == ()
+    assert listing.stamp(0)
+
+
+def test_roles_are_of_test_images_alone(listing: Listing) -> None:
+    if listing.queries is not None:
+        assert listing.queries.shape == listing.labels.shape and listing.queries.dtype == bool
+        assert listing.given_trainval is not None
+        assert not listing.queries[np.isin(listing.labels, listing.given_trainval)].any()
+
+
+def test_superclasses_cover_every_class(listing: Listing) -> None:
+    if listing.superclasses is not None:
+        assert listing.superclasses.shape == (listing.num_classes,)
+        kinds = np.unique(listing.superclasses)
+        assert np.array_equal(kinds, np.arange(len(kinds)))
+        assert 1 < len(kinds) < listing.num_classes
+
+
+def test_glyphs_has_200_classes_of_48_images() -> None:
+    listing = glyphs.list_images()
+    assert np.bincount(listing.labels).tolist() == [48] * 200
+
+
+def test_every_face_has_every_character() -> None:
+    characters = {ord(char) for chars in glyphs.SCRIPTS.values() for char in chars}
+    assert len(characters) == 200
+    for face in glyphs.FACES:
+        assert characters <= set(TTFont(glyphs._font_path(face)).getBestCmap())
+
+
+def test_no_two_characters_of_glyphs_look_the_same() -> None:
+    """Drawn large in one face, cut to their ink and scaled alike, all differ clearly."""
+    shapes: list[np.ndarray] = []
+    for char in (char for chars in glyphs.SCRIPTS.values() for char in chars):
+        mask = glyphs._font("DejaVuSans", 96).getmask(char)
+        ink = np.asarray(mask).reshape(mask.size[::-1])
+        rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
+        cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        side = max(cut.shape)
+        square = np.zeros((side, side))
+        square[: cut.shape[0], : cut.shape[1]] = cut
+        picked = np.linspace(0, side - 1, 24).astype(int)
+        shapes.append(square[np.ix_(picked, picked)].ravel() > 127)
+    stacked = np.array(shapes, dtype=float)
+    shared = stacked @ stacked.T
+    union = stacked.sum(1)[:, None] + stacked.sum(1)[None] - shared
+    np.fill_diagonal(shared, 0)
+    assert (shared / union).max() < 0.9
+
+
+def test_glyphs_renders_the_same_pixels_in_any_order() -> None:
+    listing = glyphs.list_images()
+    later = listing.read(4321)
+    assert listing.read(17) != later
+    assert glyphs.list_images().read(4321) == later
+
+
+def test_scripts_of_glyphs_mix_over_the_split() -> None:
+    superclasses = glyphs.list_images().superclasses
+    assert superclasses is not None
+    for half in (superclasses[:100], superclasses[100:]):
+        assert set(half) == set(range(len(glyphs.SCRIPTS)))
+
+
+def test_folder_orders_classes_by_name_and_skips_what_is_no_image(tmp_path: Path) -> None:
+    write_images(tmp_path, num_classes=3, per_class=2)
+    (tmp_path / "class_01" / "notes.txt").write_text("not an image")
+    (tmp_path / "empty").mkdir()
+    listing = folder.list_images(tmp_path)
+    assert listing.class_names == ("class_00", "class_01", "class_02")
+    assert listing.names[2:4] == ("class_01/0.png", "class_01/1.png")
+
+
+def test_folder_reads_each_class_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path, num_classes=3, per_class=2)
+    scan, scanned = os.scandir, Counter[str]()
+
+    def count(where: Any) -> Any:
+        scanned[Path(where).name] += 1
+        return scan(where)
+
+    monkeypatch.setattr(os, "scandir", count)
+    assert folder.list_images(tmp_path).missing == ()
+    assert [scanned[f"class_0{number}"] for number in range(3)] == [1, 1, 1]
+
+
+RAMP = np.arange(256).reshape(16, 16)
+
+
+@pytest.mark.parametrize(("order", "file"), [("<u2", "a.png"), (">u2", "a.tif")])
+def test_grey_images_of_16_bits_are_scaled_to_8(tmp_path: Path, order: str, file: str) -> None:
+    Image.fromarray((RAMP * 257).astype(order)).save(tmp_path / file)
+    image = decode_rgb((tmp_path / file).read_bytes())
+    assert image.mode == "RGB"
+    assert np.array_equal(np.asarray(image), np.stack([RAMP] * 3, axis=2))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_images_of_32_bits_are_refused_with_advice(tmp_path: Path, kind: type) -> None:
+    Image.fromarray(RAMP.astype(kind)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match="no known range; save it with 8 bits per channel"):
+        decode_rgb((tmp_path / "a.tif").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda root: None, "no folder at"),
+        (lambda root: root.mkdir(), "no images in the folders of"),
+    ],
+)
+def test_folder_says_what_is_missing_and_what_it_expects(
+    tmp_path: Path, make: Callable[[Path], None], message: str
+) -> None:
+    make(tmp_path / "data")
+    with pytest.raises(ValueError, match=message) as raised:
+        folder.list_images(tmp_path / "data")
+    assert "one folder per class" in str(raised.value)
+
+
+WITH_SOURCE = [name for name in sorted(WRITERS) if name != "folder"]
+
+
+@pytest.fixture(params=WITH_SOURCE)
+def dataset(request: pytest.FixtureRequest) -> Dataset:
+    return registry.load_dataset(request.param)[0]
+
+
+def test_a_root_may_be_the_folder_itself_or_hold_it_by_a_usual_name(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    module = {m.SOURCE.name: m for m in (cars, cub, imagenet, inaturalist, inshop, sop)}
+    for usual in module[dataset.name].SOURCE.folders:
+        root = tmp_path / usual.replace(" ", "_") / "data"
+        WRITERS[dataset.name](root / usual)
+        outer, inner = dataset.list_images(root), dataset.list_images(root / usual)
+        assert outer.names == inner.names and outer.missing == ()
+        assert outer.read(0) == inner.read(0)
+
+
+def test_without_a_root_it_says_which_flag_which_layout_and_where_to_get_it(
+    dataset: Dataset,
+) -> None:
+    with pytest.raises(ValueError, match=r"needs its files: --data-root PATH or HARNESS_DATA=PATH"):
+        dataset.list_images(None)
+    with pytest.raises(
+        ValueError, match=r"PATH is a folder as follows(.|\n)*to get it: (.|\n)*https://"
+    ):
+        dataset.list_images(None)
+
+
+def test_an_empty_root_says_what_was_looked_for_and_where(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"'{dataset.name}' is not in {tmp_path}") as raised:
+        dataset.list_images(tmp_path)
+    text = str(raised.value)
+    assert f"in {tmp_path}: no " in text and "and no folder named" in text and "to get it" in text
+
+
+def test_a_root_that_is_not_there_is_named(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"no folder at {tmp_path}/none\n(.|\n)*to get it"):
+        dataset.list_images(tmp_path / "none")
+
+
+def test_a_half_complete_folder_is_told_from_an_empty_one(tmp_path: Path) -> None:
+    write_cub(tmp_path / "cub")
+    (tmp_path / "cub" / "classes.txt").unlink()
+    with pytest.raises(ValueError, match=f"in {tmp_path}/cub: no classes.txt\n"):
+        cub.list_images(tmp_path)
+
+
+def test_files_that_are_not_there_are_listed_as_missing(tmp_path: Path) -> None:
+    write_cub(tmp_path)
+    complete = cub.list_images(tmp_path)
+    (tmp_path / "images" / complete.names[5]).unlink()
+    link = tmp_path / "images" / complete.names[1]
+    link.unlink()
+    link.symlink_to(tmp_path / "nowhere")
+    listing = cub.list_images(tmp_path)
+    assert listing.missing == (1, 5)
+    assert listing.names == complete.names and np.array_equal(listing.labels, complete.labels)
+
+
+def test_all_images_of_a_folder_that_is_not_there_are_missing(tmp_path: Path) -> None:
+    write_cub(tmp_path)
+    names = cub.list_images(tmp_path).names
+    (tmp_path / "images" / names[3]).parent.rename(tmp_path / "elsewhere")
+    assert [names[i].split("/")[0] for i in cub.list_images(tmp_path).missing] == [BIRDS[1]] * 2
+
+
+def test_cub_goes_by_ids_and_groups_by_the_last_word(tmp_path: Path) -> None:
+    write_cub(tmp_path)
+    listing = cub.list_images(tmp_path)
+    assert listing.labels.tolist() == [2, 0, 0, 1, 1, 2]
+    assert listing.names[0] == "003.Groove_billed_Ani/Bird_5.jpg"
+    assert listing.class_names[2] == "003.Groove_billed_Ani"
+    assert listing.superclasses is not None and listing.superclasses.tolist() == [0, 0, 1]
+    assert listing.given_trainval is None and listing.queries is None
+
+
+def test_both_layouts_of_cars_list_the_same_pictures_in_the_same_order(tmp_path: Path) -> None:
+    write_flat_cars(tmp_path / "flat")
+    write_devkit_cars(tmp_path / "kit")
+    flat, kit = cars.list_images(tmp_path / "flat"), cars.list_images(tmp_path / "kit")
+    assert flat.labels.tolist() == kit.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert flat.class_names == kit.class_names == CARS
+    assert flat.superclasses is not None and kit.superclasses is not None
+    assert flat.superclasses.tolist() == kit.superclasses.tolist() == [0, 1, 1]
+    pictures = [flat.read(i) for i in range(6)]
+    assert pictures == [kit.read(i) for i in range(6)] and len(set(pictures)) == 6
+    assert flat.names[0] == "car_ims/000001.jpg" and kit.names[0] == "cars_train/00003.jpg"
+
+
+@pytest.mark.parametrize("where", [".", "devkit", "car_devkit/devkit"])
+def test_the_development_kit_of_cars_may_lie_in_its_usual_places(
+    tmp_path: Path, where: str
+) -> None:
+    write_devkit_cars(tmp_path, where)
+    nested = tmp_path / "cars_train" / "cars_train"
+    (tmp_path / "cars_train").rename(tmp_path / "unpacked")
+    nested.parent.mkdir()
+    (tmp_path / "unpacked").rename(nested)
+    listing = cars.list_images(tmp_path)
+    assert listing.missing == () and listing.names[0] == "cars_train/00003.jpg"
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("BMW X5 SUV 2007", "SUV"),
+        ("Dodge Ram Pickup 3500 Quad Cab 2009", "Cab"),
+        ("Ford Ranger SuperCab 2011", "Cab"),
+        ("Rolls-Royce Phantom Drophead Coupe Convertible 2012", "Convertible"),
+        ("Infiniti G Coupe IPL 2012", "Coupe"),
+        ("Chevrolet Corvette ZR1 2012", "other"),
+    ],
+)
+def test_the_body_of_a_car_is_the_last_body_word_of_its_name(name: str, body: str) -> None:
+    assert cars.body_of(name) == body
+
+
+def test_annotations_of_cars_without_classes_are_refused(tmp_path: Path) -> None:
+    write_devkit_cars(tmp_path)
+    structs = np.array([[("00001.jpg",)]], dtype=[("fname", object)])
+    savemat(tmp_path / "devkit" / "cars_test_annos_withlabels.mat", {"annotations": structs})
+    with pytest.raises(ValueError, match=r"annotations have no 'class'(.|\n)*PATH is a folder"):
+        cars.list_images(tmp_path)
+
+
+def test_a_file_of_cars_that_is_no_matlab_file_is_refused(tmp_path: Path) -> None:
+    write_flat_cars(tmp_path)
+    (tmp_path / "cars_annos.mat").write_text("<html>404 Not Found</html>" * 20)
+    with pytest.raises(ValueError, match=r"cars_annos.mat is no MATLAB file that can be read"):
+        cars.list_images(tmp_path)
+
+
+def test_a_file_of_cars_without_annotations_is_refused(tmp_path: Path) -> None:
+    write_flat_cars(tmp_path)
+    savemat(tmp_path / "cars_annos.mat", {"class_names": np.array([["one"]], dtype=object)})
+    with pytest.raises(ValueError, match=r"cars_annos.mat holds no 'annotations'"):
+        cars.list_images(tmp_path)
+
+
+def test_a_class_of_cars_without_a_name_is_refused(tmp_path: Path) -> None:
+    write_devkit_cars(tmp_path)
+    names = np.array([["only one"]], dtype=object)
+    savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": names})
+    with pytest.raises(ValueError, match="class 3 has no name"):
+        cars.list_images(tmp_path)
+
+
+def test_cars_does_not_send_people_to_a_page_that_is_gone() -> None:
+    advice = cars.SOURCE.advice()
+    assert "gone since 2023" in advice and "ai.stanford.edu" not in advice
+    assert "kaggle.com" in advice and "pytorch/vision/issues/7545" in advice
+
+
+def test_sop_joins_both_files_and_leaves_the_split_to_the_protocol(tmp_path: Path) -> None:
+    write_sop(tmp_path)
+    listing = sop.list_images(tmp_path)
+    assert listing.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert listing.class_names == ("bicycle 1", "sofa 2", "bicycle 3", "sofa 4")
+    assert listing.superclasses is not None and listing.superclasses.tolist() == [0, 1, 0, 1]
+    assert listing.given_trainval is None
+
+
+def test_inshop_has_its_split_and_its_queries(tmp_path: Path) -> None:
+    write_inshop(tmp_path)
+    listing = inshop.list_images(tmp_path)
+    assert listing.class_names == ("id_00000001", "id_00000002", "id_00000003")
+    assert listing.labels.tolist() == [1, 1, 0, 0, 2, 2]
+    assert listing.given_trainval == (1,)
+    assert listing.queries is not None
+    assert listing.queries.tolist() == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("where", ["Anno/list_eval_partition.txt", "list_eval_partition.txt"])
+def test_the_files_of_inshop_may_lie_in_their_usual_places(tmp_path: Path, where: str) -> None:
+    write_inshop(tmp_path)
+    (tmp_path / "Anno").mkdir()
+    (tmp_path / "Eval" / "list_eval_partition.txt").rename(tmp_path / where)
+    (tmp_path / "Img").mkdir()
+    (tmp_path / "img").rename(tmp_path / "Img" / "img")
+    listing = inshop.list_images(tmp_path)
+    assert listing.missing == () and listing.names[0] == IN_SHOP[0][0]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("img/x.jpg", "id_00000002", "query"), "id_00000002 is in training and in the test"),
+        (("img/x.jpg", "id_00000004", "val"), "a role is train, query or gallery, not 'val'"),
+        (("img/x.jpg", "id_00000004", ""), "line 9: expected image_name item_id evaluation_status"),
+    ],
+)
+def test_a_wrong_line_of_inshop_is_refused(
+    tmp_path: Path, row: tuple[str, str, str], message: str
+) -> None:
+    write_inshop(tmp_path, [*IN_SHOP, row])
+    with pytest.raises(ValueError, match=message):
+        inshop.list_images(tmp_path)
+
+
+@pytest.mark.parametrize("write", [write_inaturalist, write_inaturalist_json])
+def test_inaturalist_has_its_split_and_super_categories(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    write(tmp_path)
+    listing = inaturalist.list_images(tmp_path)
+    assert listing.class_names == ("Aves/2", "Aves/9", "Plantae/10", "Plantae/11")
+    assert listing.labels.tolist() == [2, 1, 0, 3]
+    assert listing.given_trainval == (1, 2)
+    assert listing.superclasses is not None and listing.superclasses.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train_val2018/Aves/9/e.jpg", "category 9 is in .*; training and test must share none"),
+        ("Aves/2/c.jpg", "expected train_val2018/<super-category>/<category id>/<image>, got 'Ave"),
+        ("", "lists no images"),
+    ],
+)
+def test_a_wrong_list_of_inaturalist_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    write_inaturalist(tmp_path)
+    (tmp_path / "Inat_dataset_splits" / "Inaturalist_test_set1.txt").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        inaturalist.list_images(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[", "[1, 2]", '{"annotations": []}'])
+def test_json_that_lists_no_images_is_refused(tmp_path: Path, text: str) -> None:
+    write_inaturalist_json(tmp_path)
+    (tmp_path / "Inaturalist_test_set1.json").write_text(text)
+    with pytest.raises(ValueError, match="is no list of image paths"):
+        inaturalist.list_images(tmp_path)
+
+
+def test_imagenet_lists_the_class_folders_of_train_alone(tmp_path: Path) -> None:
+    write_imagenet(tmp_path)
+    listing = imagenet.list_images(tmp_path)
+    assert listing.class_names == ("n01440764", "n01443537")
+    assert listing.names[0] == "n01440764/n01440764_18.JPEG" and len(listing.names) == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("images.txt", "1 a/b.jpg extra\n", "images.txt, line 1: expected image_id path, got"),
+        ("images.txt", "one a/b.jpg\n", "images.txt, line 1: expected image_id path, got"),
+        ("images.txt", "\n", "images.txt lists nothing"),
+        ("images.txt", "7 a/b.jpg\n", "image 7 of .*images.txt has no class"),
+        ("classes.txt", "1 one\n", "image 5 of .*images.txt has no class"),
+    ],
+)
+def test_a_wrong_text_file_is_refused_with_its_line(
+    tmp_path: Path, file: str, text: str, message: str
+) -> None:
+    write_cub(tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        cub.list_images(tmp_path)

@@ -1,0 +1,207 @@
+"""The command line: help, lists, and a message instead of a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from conftest import QUICK
+
+from harness import registry
+from harness.cli import app, display, main
+from harness.cli.options import read_values
+from harness.system.progress import Event
+
+
+def commands_of(group: Any, path: str = "") -> dict[str, Any]:
+    """Every command, those of groups by their full name."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        more = hasattr(command, "commands")
+        found |= commands_of(command, f"{path}{name} ") if more else {f"{path}{name}": command}
+    return found
+
+
+COMMANDS = commands_of(typer.main.get_command(app))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search"], "which loss? Give --loss NAME"),
+        (["search", "--loss", "contrastve"], "Did you mean 'contrastive'"),
+        (["search", "--loss", "ms", "--dataset", "glyfs"], "Did you mean 'glyphs'"),
+        (["search", "--loss", "ms", "--protocol", "mlrc+batchsize=1"], "Did you mean 'batch_size'"),
+        (["search", "--loss", "ms", "--trunk", "resnet"], "no trunk named 'resnet'"),
+        (["search", "--loss", "ms", "--preset", "mine"], "ms has no preset 'mine'"),
+        (["search", "--loss", "ms", "--trials", "-3"], "trials must not be negative, got -3"),
+        (["search", "--loss", "ms", "--trials", "x"], "Invalid value for '--trials'"),
+        (["search", "--loss", "ms", "--device", "tpu"], "no device named 'tpu'"),
+        (["search", "--loss", "ms", "--sampler", "bayes"], "no sampler named 'bayes'"),
+        (["search", "--loss", "ms", "--set", "trails=3"], "Did you mean 'trials'"),
+        (["search", "--loss", "ms", "--config", "none.yaml"], "cannot read config none.yaml"),
+        (["search", "--loss", "ms", "--dataset", "folder"], "--dataset folder:PATH"),
+        (["search", "--loss", "ms", "--dataset", "folder:/none"], "no folder at /none"),
+        (["search", "--loss", "none.py"], "no file at none.py"),
+        (["search", "--colour"], "No such option: --colour"),
+        (["serch"], "No such command 'serch'"),
+        (["list", "loses"], "Did you mean 'losses'"),
+        (["train", "--loss", "ms", "--set", "params.alhpa=1"], "no parameter named 'alhpa'"),
+    ],
+)
+def test_every_user_error_is_a_message_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and message in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "runs").exists(), "nothing was started"
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_help_of_every_command_has_examples_that_parse(name: str) -> None:
+    examples = re.findall(r"\$ harness (.+)", COMMANDS[name].help)
+    assert examples
+    for example in examples:
+        assert example.startswith(f"{name} ") or example == name
+        COMMANDS[name].make_context(name, shlex.split(example.removeprefix(name)))
+
+
+def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--help"]) == 0
+    assert "Default: glyphs." in capsys.readouterr().out
+
+
+def test_list_shows_every_loss_with_paper_space_and_presets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["list", "losses"]) == 0
+    text = capsys.readouterr().out
+    for name, method in registry.items("loss").items():
+        assert f"  {name}" in text and method.paper in text
+    assert "temperature [0.01, 100] log" in text and "presets: mlrc" in text
+
+
+def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for kind in ("dataset", "protocol", "trunk"):
+        for name in registry.names(kind):
+            assert f"  {name} " in text
+
+
+def test_train_shows_the_four_folds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--protocol", QUICK, "--runs-dir", str(tmp_path), "--device", "cpu"]
+    command = ["train", "--loss", "ccp-triplet", *where, "--set", "params.margin=0.3", "--geometry"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "margin=0.3" in text
+    assert [f"fold {fold}: validation map_at_r" in text for fold in range(4)] == [True] * 4
+    assert text.count("instances 1") == 4 and text.count("covering radius 0.") == 4
+
+
+def test_a_flag_beats_set_and_set_beats_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("trials: 1\nseed: 1\nworkers: 1\nparams: {a: 1, b: 1}\n")
+    values = read_values(path, ["seed=2", "trials=2", "params.b=2"], {"trials": 3, "seed": None})
+    assert values == {"trials": 3, "seed": 2, "workers": 1, "params": {"a": 1, "b": 2}}
+
+
+def test_plain_lines_say_what_a_person_wants_to_know() -> None:
+    lines = display.Lines(verbose=False)
+    trial = Event("trial", "ms", unit=2, units=10, score=0.25, best=0.3, seconds=12.0)
+    text = lines._text(trial)
+    assert text.startswith("ms: trial 3/10, map@r 0.2500, best 0.3000, 12 s, about ")
+    failed = Event("trial", "ms", unit=3, units=10, message="the loss became nan")
+    assert lines._text(failed) == "ms: trial 4/10 failed: the loss became nan"
+    step = Event("validation", "ms", unit=2, units=10, fold=1, step=50, max_steps=400, score=0.1)
+    assert lines._text(step) == ""
+    assert "fold 1, step 50/400" in display.Lines(verbose=True)._text(step)
+
+
+def test_the_time_left_is_that_of_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 80.0, 84.0, 160.0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
+    pace = display.Pace()
+    left = [pace.left(Event("trial", "ms", unit=unit, units=10)) for unit in (0, 1, 2)]
+    assert left == ["about 12 min left", "about 6 min left", "about 6 min left"]
+
+
+def test_seconds_are_spelled_for_people() -> None:
+    assert [display.spell_seconds(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
+
+
+def start_search(runs: Path, workers: str, protocol: str = QUICK) -> subprocess.Popen[str]:
+    """A search in a group of processes of its own, so that a signal can reach all of them."""
+    command = [
+        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
+        *("--protocol", protocol, "--trials", "40", "--workers", workers, "-v"),
+        *("--runs-dir", str(runs)),
+    ]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stderr is not None
+    while text not in process.stderr.readline():
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.slow
+def test_ctrl_c_stops_every_process_and_says_how_to_go_on(tmp_path: Path, workers: str) -> None:
+    process = start_search(tmp_path, workers)
+    read_until(process, "fold 1, step 3/6")
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "stopping at the next validation; Ctrl-C again stops at once" in said
+    assert "Repeat the same command to go on" in said and "Traceback" not in said
+    assert _group_ends(process.pid)
+    # Whatever is not finished has a checkpoint to go on from.
+    folds = [path.parent for path in tmp_path.glob("**/folds/*/config.yaml")]
+    kept = [(f / "record.json").exists() or (f / "checkpoint.pt").exists() for f in folds]
+    assert len(folds) > 1 and all(kept)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    """The next validation would be hours away."""
+    process = start_search(tmp_path, "2", "mlrc+max_steps=1000000+validate_every=1000000")
+    while not list(tmp_path.glob("**/folds/*/config.yaml")):
+        time.sleep(0.1)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    read_until(process, "Ctrl-C again stops at once")
+    time.sleep(0.5)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130 and "Traceback" not in said
+    assert _group_ends(process.pid)
+
+
+def _group_ends(group: int) -> bool:
+    """Whether all processes of a group are gone soon; Python's own helper takes a moment."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,232 @@
+"""Failures are data: a trial that fails says why; what is no trial's fault stops the search."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import FOLDER
+
+from harness.cli import main
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.experiment import Experiment, build_experiment
+from harness.searching.study import Study, search
+from harness.system import files
+from harness.system.files import write_text
+from harness.training import trial
+from harness.training.trainer import Trainer, TrainingFailed
+from harness.training.trial import FAILURE, RETRIED, run_fold
+
+LOSS = """
+import torch
+from optuna.distributions import FloatDistribution
+from pytorch_metric_learning.losses import TripletMarginLoss
+
+class Mine(TripletMarginLoss):
+    def compute_loss(self, embeddings, labels, *more):
+        {body}
+
+SPACE = {{"margin": FloatDistribution(0, 1)}}
+"""
+
+
+def folder_of(experiment: Experiment, fold: int = 0) -> Path:
+    return experiment.run_dir(experiment.published_params, fold, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ZeroDivisionError('mine')", "ZeroDivisionError: mine"),
+        (
+            "return {'loss': {'losses': embeddings.sum() * float('nan'), 'indices': None, "
+            "'reduction_type': 'already_reduced'}}",
+            "the loss became nan between steps 0 and 3",
+        ),
+    ],
+)
+def test_a_loss_that_fails_fails_its_trials_with_reason_and_traceback(
+    config: RunConfig, tmp_path: Path, body: str, reason: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(LOSS.format(body=body))
+    wanted = config.updated({"loss": str(path), "trials": 2})
+    with pytest.raises(HarnessError, match=f"no trial of mine@.* completed: {re.escape(reason)}"):
+        search([wanted])
+    experiment = build_experiment(wanted)
+    study = Study(experiment)
+    assert [t.user_attrs["reason"] for t in study.counted()] == [reason, reason]
+    noted = (folder_of(experiment) / FAILURE).read_text()
+    assert noted.startswith("Traceback") and reason.split(": ")[-1] in noted
+
+
+def test_an_image_that_cannot_be_read_fails_the_trial(
+    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*arguments: Any) -> None:
+        raise OSError("cannot identify image file 'a.jpg'")
+
+    monkeypatch.setattr(trial.TrainBatches, "__getitem__", unreadable)
+    experiment = make_experiment()
+    with pytest.raises(TrainingFailed, match=r"OSError: cannot identify image file 'a\.jpg'"):
+        run_fold(experiment, experiment.published_params, 0, 0)
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    MemoryError(),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+]
+
+
+def failing_step(error: Exception, times: int) -> tuple[SimpleNamespace, Callable[..., Any]]:
+    """A training step that raises at its fourth call, and so often."""
+    seen, step = SimpleNamespace(calls=0), Trainer._train_step
+
+    def fail(self: Trainer, *batch: Any) -> Any:
+        seen.calls += 1
+        if 4 <= seen.calls < 4 + times:
+            raise error
+        return step(self, *batch)
+
+    return seen, fail
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
+def test_a_run_out_of_memory_goes_on_once_from_its_checkpoint(
+    make_experiment: Callable[..., Experiment],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: Exception,
+) -> None:
+    untroubled = make_experiment(runs_dir=str(tmp_path / "untroubled"))
+    expected = run_fold(untroubled, untroubled.published_params, 0, 0)
+    seen, fail = failing_step(error, times=1)
+    monkeypatch.setattr(Trainer, "_train_step", fail)
+    experiment = make_experiment()
+    record = run_fold(experiment, experiment.published_params, 0, 0)
+    assert seen.calls == 3 + 1 + 3  # the checkpoint of step 3 was used
+    assert record.history == expected.history
+    assert type(error).__name__ in (folder_of(experiment) / RETRIED).read_text()
+
+
+def test_a_run_out_of_memory_twice_fails(
+    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "_train_step", failing_step(OUT_OF_MEMORY[0], times=2)[1])
+    experiment = make_experiment()
+    with pytest.raises(TrainingFailed, match="OutOfMemoryError: CUDA out of memory"):
+        run_fold(experiment, experiment.published_params, 0, 0)
+    assert "OutOfMemoryError" in (folder_of(experiment) / FAILURE).read_text()
+
+
+def test_another_error_is_not_tried_again(
+    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, fail = failing_step(RuntimeError("shapes cannot be multiplied"), times=1)
+    monkeypatch.setattr(Trainer, "_train_step", fail)
+    experiment = make_experiment()
+    with pytest.raises(TrainingFailed, match="shapes cannot be multiplied"):
+        run_fold(experiment, experiment.published_params, 0, 0)
+    assert seen.calls == 4
+
+
+def test_a_full_disk_stops_the_search_and_is_no_failure_of_a_trial(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = torch.save
+
+    def full(state: Any, file: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    wanted = config.updated({"trials": 1})
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(
+        HarnessError, match=r"No space left on device\n.*repeat the command to go on"
+    ):
+        search([wanted])
+    assert Study(build_experiment(wanted)).counted() == []
+    monkeypatch.setattr(torch, "save", save)
+    summary = search([wanted])[0]
+    assert (summary.trials, summary.failed) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "trouble"),
+    [(errno.EDQUOT, True), (errno.EROFS, True), (errno.EACCES, True), (errno.EIO, False)],
+)
+def test_what_is_the_fault_of_no_trial(number: int, trouble: bool) -> None:
+    error = OSError(number, os.strerror(number), "somewhere")
+    assert files.is_disk_trouble(error) == trouble
+    expected = pytest.raises(HarnessError if trouble else OSError, match="somewhere")
+    with expected, files.naming_disk_trouble():
+        raise error
+
+
+def test_a_disk_that_fills_while_a_file_is_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    write_text(path, "old")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text(path, "new")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["record.json"]
+
+
+def test_too_little_room_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000_000))
+    runs = tmp_path / "runs"
+    assert main(["search", "--loss", "ms", "--runs-dir", str(runs)]) == 2
+    assert "only 5 MB are free" in capsys.readouterr().err
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("place", ["/proc/runs", "FILE/runs"])
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    runs = place.replace("FILE", str(tmp_path / "file"))
+    assert main(["search", "--loss", "ms", "--runs-dir", runs]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot write to {runs}" in said and "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_the_trial_of_a_killed_worker_is_done_by_the_other(
+    tmp_path: Path, image_folder: Path
+) -> None:
+    command = [
+        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
+        *("--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"),
+        *("--trials", "11", "--workers", "2", "--runs-dir", str(tmp_path / "runs")),
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
+    while not (holders := list(tmp_path.glob("runs/*/*/*/workers/*.lock"))):
+        time.sleep(0.02)
+        assert process.poll() is None
+    os.kill(int(holders[0].name.split("-")[-2]), signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "11 trials, 0 failed" in out
+    assert "a worker ended with exit code -9" in err and "the others did its part" in err

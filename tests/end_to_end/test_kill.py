@@ -1,0 +1,177 @@
+"""Nothing is lost: a search killed at seeded moments ends with the scores of one left alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import FOLDER, write_images
+
+from harness.config import RunConfig
+from harness.experiment import build_experiment
+from harness.results.records import FoldRecord
+from harness.searching.study import Study, index_of, search
+from harness.system import files
+from harness.system.files import UNFINISHED, replacing
+from harness.training import trainer
+
+KILLS = 24
+STEPS = FOLDER.replace("max_steps=4", "max_steps=12")  # six checkpoints in a fold
+
+# One with a hook, a head of its own and state in all of them; one with a memory.
+LOSSES = ("ccp-c2", "c2-xbm")
+
+# Processes that start with everything imported; a new interpreter would take seconds each.
+FORKS = multiprocessing.get_context("forkserver")
+IMPORTED = (
+    *("harness.searching.study", "losses", "harness.datasets.folder"),
+    *("torch._dynamo", "conftest"),
+)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_inside_a_checkpoint(countdown: Callable[[], bool]) -> None:
+    """The file is half written when the process ends."""
+    save = torch.save
+
+    def torn(state: Any, file: Any) -> None:
+        if countdown():
+            file.write(b"half a checkpoint")
+            file.flush()
+            die()
+        save(state, file)
+
+    torch.save = torn
+
+
+def die_around(name: str, after: bool, countdown: Callable[[], bool]) -> None:
+    """Before or after a call of the system, as a rename."""
+    call = getattr(os, name)
+
+    def last(*arguments: Any, **more: Any) -> Any:
+        deadly = countdown()
+        if deadly and not after:
+            die()
+        result = call(*arguments, **more)
+        if deadly:
+            die()
+        return result
+
+    setattr(files.os, name, last)
+
+
+def run_until(configs: list[RunConfig], moment: str, count: int) -> None:
+    """Search, and die at the given occurrence of a moment."""
+    trainer.CHECKPOINT_SHARE = 1000.0  # at every validation
+    left = iter(range(count - 1, -1, -1))
+
+    def countdown() -> bool:
+        return next(left, -1) == 0
+
+    if moment == "inside a checkpoint":
+        die_inside_a_checkpoint(countdown)
+    elif moment:
+        when, name = moment.split()
+        die_around(name, when == "after", countdown)
+    search(configs)
+
+
+MOMENTS = (
+    *("inside a checkpoint", "before replace", "after replace"),
+    *("before fsync", "after fsync", "at any time"),
+)
+
+
+def searches(root: Path, runs: str) -> list[RunConfig]:
+    config = RunConfig(
+        dataset=f"folder:{root / 'pictures'}",
+        protocol=STEPS,
+        trunk="convnet",
+        trials=2,
+        workers=1,
+        device="cpu",
+        runs_dir=str(root / runs),
+    )
+    return [config.updated({"loss": loss}) for loss in LOSSES]
+
+
+def scores(root: Path, runs: str) -> dict[str, Any]:
+    """Everything that a search measured, by fold and by trial, without times."""
+    found: dict[str, Any] = {}
+    for config in searches(root, runs):
+        study = Study(build_experiment(config))
+        for trial in study.counted():
+            found[f"{config.loss} {index_of(trial)}"] = (trial.params, trial.values)
+        for path in study.folder.glob("folds/*/record.json"):
+            record = FoldRecord.read(path)
+            found[f"{config.loss} {path.parent.name}"] = (
+                *(record.params, record.fold, record.best_score, record.best_step),
+                *(record.steps, record.history, record.hook),
+            )
+    return found
+
+
+@pytest.mark.slow
+def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
+    FORKS.set_forkserver_preload(list(IMPORTED))
+    write_images(tmp_path / "pictures")
+    search(searches(tmp_path, "whole"))
+    rng = random.Random(5)
+    moments = [MOMENTS[number % len(MOMENTS)] for number in range(KILLS)]
+    rng.shuffle(moments)
+    kept: dict[Path, int] = {}
+    for moment in moments:
+        timed = moment == "at any time"
+        count = rng.randint(1, 9 if "fsync" in moment else 6)
+        arguments = (searches(tmp_path, "cut"), "" if timed else moment, count)
+        process = FORKS.Process(target=run_until, args=arguments)
+        process.start()
+        process.join(rng.uniform(0.5, 1.5) if timed else None)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, (moment, count)
+        # No finished fold is ever repeated.
+        assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+        kept = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cut/**/record.json")}
+    assert 0 < len(kept) < 16
+    search(searches(tmp_path, "cut"))
+    expected = scores(tmp_path, "whole")
+    assert len(expected) == 2 * (2 + 8)
+    assert scores(tmp_path, "cut") == expected
+    assert not list(tmp_path.glob(f"cut/**/folds/*/.*{UNFINISHED}"))
+
+
+def test_a_file_is_on_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write, fsync, rename, fsync of the folder: the order that survives a power cut."""
+    calls: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def noted_fsync(handle: int) -> None:
+        kind = "folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file"
+        size = os.fstat(handle).st_size if kind == "file" else 0
+        calls.append(f"fsync {kind} of {size}" if kind == "file" else "fsync folder")
+        fsync(handle)
+
+    def noted_rename(*names: Any) -> None:
+        calls.append("rename")
+        rename(*names)
+
+    monkeypatch.setattr(files.os, "fsync", noted_fsync)
+    monkeypatch.setattr(files.os, "replace", noted_rename)
+    with replacing(tmp_path / "new" / "folder" / "file") as file:
+        file.write(b"12345")
+    made = ["fsync folder"] * 2  # two new folders, each named in the one above it
+    assert calls == [*made, "fsync file of 5", "rename", "fsync folder"]
+    assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"12345"

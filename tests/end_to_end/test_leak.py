@@ -1,0 +1,161 @@
+"""No leak: a whole search passes although opening any test file raises."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FOLDER
+
+from harness import experiment as experiment_module
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.evaluation.reproductions import evaluate
+from harness.experiment import build_experiment
+from harness.results.records import LEDGER
+from harness.searching.study import search
+from harness.system.files import read_json
+
+FROZEN_FOLDER = "frozen+batch_size=8+crop=12+max_steps=4+resize=16+validate_every=2"
+
+
+@pytest.fixture
+def folder_config(config: RunConfig, image_folder: Path, tmp_path: Path) -> RunConfig:
+    return config.updated(
+        {
+            "dataset": f"folder:{image_folder}",
+            "protocol": FOLDER,
+            "trunk": "convnet",
+            "trials": 2,
+            "cache_dir": str(tmp_path / "cache"),
+        }
+    )
+
+
+@pytest.fixture
+def guard(folder_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Makes opening a file of a test class raise; returns the files that were opened."""
+    split = build_experiment(folder_config).split
+    forbidden = {f"class_{label:02d}" for label in split.test}
+    assert len(forbidden) == 8
+    opened: list[str] = []
+
+    def guarded(original: Any) -> Any:
+        def opening(path: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(path, str | bytes | os.PathLike):
+                name = os.fsdecode(path)
+                if Path(name).parent.name in forbidden:
+                    raise AssertionError(f"test image opened: {name}")
+                opened.append(name)
+            return original(path, *arguments, **options)
+
+        return opening
+
+    monkeypatch.setattr(builtins, "open", guarded(builtins.open))
+    monkeypatch.setattr(io, "open", guarded(io.open))
+    monkeypatch.setattr(os, "open", guarded(os.open))
+    return opened
+
+
+def test_search_never_opens_a_test_image(folder_config: RunConfig, guard: list[str]) -> None:
+    summary = search([folder_config])[0]
+    assert summary.trials == 2
+    # The guard saw the training images, so it would have seen the others.
+    assert any(Path(name).parent.name == "class_00" for name in guard)
+
+
+@pytest.mark.parametrize(
+    "values", [{"protocol": FROZEN_FOLDER}, {"cache": "off"}], ids=["frozen", "without cache"]
+)
+def test_no_other_way_of_searching_opens_a_test_image(
+    folder_config: RunConfig, guard: list[str], values: dict[str, str]
+) -> None:
+    summary = search([folder_config.updated(values)])[0]
+    assert summary.trials == 2
+    assert any(Path(name).parent.name == "class_00" for name in guard)
+
+
+def test_the_guard_catches_evaluation(folder_config: RunConfig, guard: list[str]) -> None:
+    search([folder_config])
+    with pytest.raises(AssertionError, match="test image opened"):
+        evaluate([], {"runs_dir": folder_config.runs_dir, "reproductions": 1, "workers": 1})
+
+
+def test_every_opening_of_the_test_classes_is_in_the_ledger(folder_config: RunConfig) -> None:
+    search([folder_config])
+    values = {
+        "runs_dir": folder_config.runs_dir,
+        "results_dir": folder_config.results_dir,
+        "reproductions": 2,
+        "workers": 1,
+    }
+    table = evaluate([], values).tables[0]
+    lines = (table / LEDGER).read_text().splitlines()
+    assert len(lines) == len(list(table.glob("records/*/*.json"))) == 2 + 2 + 1
+    evaluate([], values)  # nothing left to do, so nothing is opened
+    assert (table / LEDGER).read_text().splitlines() == lines
+
+
+def test_a_folder_has_its_own_table_and_the_replaced_folds_in_its_name(
+    folder_config: RunConfig, image_folder: Path
+) -> None:
+    experiment = build_experiment(folder_config)
+    assert experiment.table.name == "folder_pictures-convnet"
+    assert experiment.protocol.folds == "mlrc"
+    extra = image_folder / "class_99"
+    extra.mkdir()
+    (image_folder / "class_00" / "0.png").rename(extra / "0.png")
+    odd = build_experiment(folder_config)
+    assert odd.listing.num_classes == 17
+    assert "+folds=balanced" in odd.protocol.name
+
+
+def test_too_few_classes_are_refused(folder_config: RunConfig, image_folder: Path) -> None:
+    for label in range(4):
+        for path in (image_folder / f"class_{label:02d}").iterdir():
+            path.unlink()
+    with pytest.raises(HarnessError, match="at least 8 classes to train and validate on, got 6"):
+        build_experiment(folder_config)
+
+
+def test_no_image_of_a_fold_is_on_both_sides(folder_config: RunConfig) -> None:
+    experiment = build_experiment(folder_config)
+    source, test = experiment.trainval, set(experiment.open_part("test").indices)
+    for fold in experiment.split.folds:
+        train, val = (set(experiment.indices_of(source, c)) for c in (fold.train, fold.val))
+        assert train and val and not train & val and not (train | val) & test
+
+
+def test_the_fingerprint_of_a_search_does_not_depend_on_test_images(
+    folder_config: RunConfig, image_folder: Path
+) -> None:
+    before = build_experiment(folder_config).identity()
+    (image_folder / "class_15" / "0.png").write_bytes(b"something else")
+    assert build_experiment(folder_config).identity() == before
+    (image_folder / "class_00" / "0.png").write_bytes(
+        (image_folder / "class_00" / "1.png").read_bytes()
+    )
+    assert build_experiment(folder_config).identity() != before
+
+
+def test_records_name_the_split_and_the_data(folder_config: RunConfig) -> None:
+    search([folder_config])
+    experiment = build_experiment(folder_config)
+    record = read_json(next(experiment.runs.glob("folds/*/record.json")))
+    assert record["identity"] == experiment_module.json.loads(
+        experiment_module.json.dumps(experiment.identity())
+    )
+
+
+def test_the_images_of_each_class_are_those_found_one_class_at_a_time(
+    folder_config: RunConfig,
+) -> None:
+    experiment = build_experiment(folder_config)
+    source, classes = experiment.trainval, experiment.split.folds[1].train
+    together = [indices.tolist() for indices in experiment.by_class(source, classes)]
+    assert together == [experiment.indices_of(source, (label,)) for label in classes]
+    assert all(len(indices) == 5 for indices in together)

@@ -1,0 +1,236 @@
+"""What a search tells of itself: the summary, `harness show` and the dashboard."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState, create_trial
+from test_imports import modules_after
+
+from harness.cli import main
+from harness.cli.show import print_summary
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.searching.storage import open_storage
+from harness.searching.summary import summarize
+
+SPACE = {"margin": FloatDistribution(0.0, 1.0), "scale": FloatDistribution(0.0, 1.0)}
+
+
+def add(study: optuna.Study, index: int, margin: float, scale: float, **more: Any) -> None:
+    """A trial whose score is 0.5 less its margin's distance from 1; scale hardly matters."""
+    score = 0.5 - abs(1.0 - margin) + 0.001 * scale
+    facts = {"index": index, "folds": [score - 0.1, score, score, score + 0.1], "seconds": 10.0}
+    state = more.pop("state", TrialState.COMPLETE)
+    study.add_trial(
+        create_trial(
+            params={"margin": margin, "scale": scale},
+            distributions=dict(SPACE),
+            value=None if state == TrialState.FAIL else score,
+            state=state,
+            user_attrs={**facts, **more},
+        )
+    )
+
+
+def fill(study: optuna.Study) -> None:
+    """Twelve complete trials, one pruned, one failed, one abandoned, one of them repeated."""
+    protocol = {"metric": "map_at_r"}
+    identity = {"method": "mine", "protocol": protocol, "fixed_params": {"power": 2}}
+    study.set_user_attr("identity", identity)
+    rng = np.random.default_rng(0)
+    add(study, 0, 0.2, 0.5)
+    add(study, 1, 0.2, 0.5)
+    for index in range(2, 11):
+        add(study, index, *rng.uniform(0.0, 0.6, 2))
+    add(study, 11, 0.999, 0.5, seconds=30.0)
+    add(study, 12, 0.1, 0.1, state=TrialState.PRUNED)
+    add(study, 13, 0.3, 0.3, state=TrialState.FAIL, reason="the loss became nan")
+    add(study, 14, 0.4, 0.4, state=TrialState.FAIL)  # its worker died: it will be run again
+
+
+@pytest.fixture
+def study() -> optuna.Study:
+    filled = optuna.create_study(direction="maximize")
+    fill(filled)
+    return filled
+
+
+def test_the_summary_counts_every_kind_of_trial(study: optuna.Study) -> None:
+    found = summarize(study)
+    assert (found.trials, found.failed, found.pruned, found.repeated) == (14, 1, 1, 1)
+    assert found.reasons == ("the loss became nan",)
+
+
+def test_the_summary_knows_the_best_trial(study: optuna.Study) -> None:
+    found = summarize(study)
+    assert found.best_trial == 11
+    assert found.best_params == {"power": 2, "margin": 0.999, "scale": 0.5}
+    assert found.on_bound == {"margin": "high"}
+    # Deviations -0.1, 0, 0, 0.1: a variance of 0.02 / 3.
+    assert found.fold_spread == pytest.approx((0.02 / 3) ** 0.5)
+
+
+def test_the_parameter_that_makes_the_difference_is_the_important_one(study: optuna.Study) -> None:
+    found = summarize(study)
+    assert sum(found.importance.values()) == pytest.approx(1.0)
+    assert found.importance["margin"] > 0.8
+    assert summarize(study, importance=False).importance == {}
+
+
+def test_few_trials_show_no_importance() -> None:
+    few = optuna.create_study(direction="maximize")
+    fill(few)
+    some = optuna.create_study(direction="maximize")
+    some.set_user_attr("identity", few.user_attrs["identity"])
+    some.add_trials(few.get_trials()[:9])
+    assert summarize(some).importance == {}
+
+
+def test_the_curve_has_a_step_for_every_new_best(study: optuna.Study) -> None:
+    curve = summarize(study).curve
+    scores = [t.values[0] for t in study.get_trials() if t.state == TrialState.COMPLETE]
+    expected = [(0, scores[0])]
+    for index, score in enumerate(scores):
+        if score > expected[-1][1]:
+            expected.append((index, score))
+    assert list(curve) == expected and curve[-1][0] == 11
+
+
+def test_a_search_without_a_complete_trial_says_why() -> None:
+    empty = optuna.create_study(direction="maximize")
+    fill(empty)
+    failed = optuna.create_study(direction="maximize")
+    failed.set_user_attr("identity", empty.user_attrs["identity"])
+    failed.add_trial(empty.get_trials()[13])
+    with pytest.raises(HarnessError, match="no trial of mine completed: the loss became nan"):
+        summarize(failed)
+
+
+def test_the_summary_reads_well(study: optuna.Study, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(summarize(study))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mine: 14 trials, 1 failed, 1 pruned, 1 repeated"
+    assert lines[1] == "  best validation map@r 0.4995 (trial 12)"
+    assert lines[2] == "  folds: 0.3995 0.4995 0.4995 0.5995, standard deviation 0.0816"
+    assert lines[3] == "  params: power=2, margin=0.999, scale=0.5"
+    assert lines[4].startswith("  note: margin=0.999 lies on the high end of its range")
+    assert re.fullmatch(r"  importance: margin \d+%, scale \d+%", lines[5])
+    assert re.fullmatch(r"  best so far: [▁-█]{14} .*, 0\.4995 \(12\)", lines[6])
+    assert lines[7] == "  time: 10 s per trial (10 s to 30 s), 140 s in all".replace(
+        "140 s", "2 min"
+    )
+    assert lines[8] == "  failed 1 times: the loss became nan"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a search, as a search leaves it."""
+    made = tmp_path / "runs" / "mlrc" / "glyphs-convnet" / "proxyanchor"
+    storage = open_storage("", made, "mlrc/glyphs-convnet/proxyanchor", 30)
+    fill(
+        optuna.create_study(
+            storage=storage.optuna,
+            study_name="mlrc/glyphs-convnet/proxyanchor",
+            direction="maximize",
+        )
+    )
+    (made / "config.yaml").write_text(RunConfig(loss="proxyanchor").to_yaml())
+    return made
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["proxyanchor"],
+        ["--loss", "proxyanchor", "--dataset", "glyphs", "--protocol", "mlrc"],
+        ["FOLDER"],
+    ],
+)
+def test_show_finds_searches_by_name_and_by_folder(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(folder) if argument == "FOLDER" else argument for argument in arguments]
+    assert main(["show", *given, "--runs-dir", str(folder.parents[2])]) == 0
+    assert "best validation map@r 0.4995 (trial 12)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["triplet"], ["--dataset", "cub"], ["--protocol", "mlrc-hpl"]]
+)
+def test_show_says_if_there_is_nothing(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", *arguments, "--runs-dir", str(folder.parents[2])]) == 2
+    assert "no such search here; start it with harness search" in capsys.readouterr().err
+
+
+def test_showing_does_not_wait_for_torch(folder: Path) -> None:
+    command = f"main(['show', 'proxyanchor', '--runs-dir', {str(folder.parents[2])!r}])"
+    assert "torch" not in modules_after(f"from harness.cli import main; {command}")
+
+
+@pytest.mark.parametrize("place", ["journal", "database"])
+@pytest.mark.slow
+def test_the_dashboard_answers(folder: Path, place: str, tmp_path: Path) -> None:
+    if place == "database":
+        url = f"sqlite:///{tmp_path}/study.db"
+        fill(
+            optuna.create_study(
+                storage=open_storage(url, folder, "mlrc/glyphs-convnet/proxyanchor", 30).optuna,
+                study_name="mlrc/glyphs-convnet/proxyanchor",
+                direction="maximize",
+            )
+        )
+        (folder / "config.yaml").write_text(RunConfig(loss="proxyanchor", storage=url).to_yaml())
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "harness", "dashboard", str(folder), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(f"http://127.0.0.1:{port}/ shows ")
+        text = answer(f"http://127.0.0.1:{port}/api/studies")
+        assert "mlrc/glyphs-convnet/proxyanchor" in text
+    finally:
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def answer(url: str) -> str:
+    for _ in range(100):
+        try:
+            with urllib.request.urlopen(url) as reply:
+                return reply.read().decode()
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"no answer at {url}")
+
+
+def test_a_port_in_use_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["dashboard", str(folder), "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1:{port} (" in capsys.readouterr().err
+
+
+def test_a_missing_dashboard_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
+    assert main(["dashboard", str(folder)]) == 2
+    assert "pip install 'metric-harness[dashboard]'" in capsys.readouterr().err

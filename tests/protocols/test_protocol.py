@@ -1,0 +1,137 @@
+"""Protocols: published settings, and names that change when a number does."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import registry
+from harness.errors import HarnessError
+from harness.model.network import POOLINGS
+from harness.training.trainer import OPTIMIZERS
+from protocols.protocol import ADDED_LATER, CHOICES, EvaluationProtocol, parse_changes
+
+
+@pytest.mark.parametrize(
+    ("dataset", "steps_without_improvement", "validate_every"),
+    [("cub", 1000, 200), ("cars", 1500, 500), ("sop", 4000, 2000)],
+)
+def test_mlrc_stops_after_as_many_steps_as_the_reality_check(
+    dataset: str, steps_without_improvement: int, validate_every: int
+) -> None:
+    protocol = registry.load_protocol("mlrc", dataset)
+    assert protocol.validate_every == validate_every
+    assert protocol.patience * protocol.validate_every == steps_without_improvement
+    assert protocol.max_steps == 100_000
+
+
+@pytest.mark.parametrize("dataset", ["cub", "cars", "sop"])
+def test_mlrc_trains_as_the_reality_check_does(dataset: str) -> None:
+    protocol = registry.load_protocol("mlrc", dataset)
+    assert (protocol.optimizer, protocol.lr, protocol.momentum) == ("rmsprop", 1e-6, 0.9)
+    assert (protocol.weight_decay, protocol.batch_size) == (1e-4, 32)
+    assert (protocol.trunk, protocol.pooling, protocol.freeze_batchnorm) == (
+        *("bninception", "avg"),
+        True,
+    )
+    assert (protocol.resize, protocol.crop, protocol.crop_scale) == (256, 227, (0.16, 1.0))
+    assert (protocol.embedding_size, protocol.trials, protocol.reproductions) == (128, 50, 10)
+
+
+def test_a_changed_number_changes_the_name() -> None:
+    protocol = registry.load_protocol("mlrc+lr=0.01+batch_size=64", "cub")
+    assert protocol.name == "mlrc+batch_size=64+lr=0.01"
+    assert (protocol.batch_size, protocol.lr) == (64, 0.01)
+
+
+def test_a_name_leads_back_to_the_same_protocol() -> None:
+    spec = "mlrc+clip_norm=10.0+crop_scale=0.5,1.0+flip=false+pooling=avg+max+weight_decay=0.0"
+    once = registry.load_protocol(spec, "cub")
+    assert once.name == spec
+    assert registry.load_protocol(once.name, "cub") == once
+
+
+def test_a_change_to_what_is_already_so_keeps_the_name() -> None:
+    assert registry.load_protocol("mlrc+batch_size=32", "cub").name == "mlrc"
+    # Settings of the data set come first: 500 is what mlrc has on Cars, not on CUB.
+    assert registry.load_protocol("mlrc+validate_every=500", "cars").name == "mlrc"
+    assert registry.load_protocol("mlrc+validate_every=500", "cub").name != "mlrc"
+
+
+def test_numbers_of_trials_and_reproductions_are_no_part_of_the_identity() -> None:
+    identity = registry.load_protocol("mlrc", "cub").identity()
+    assert "trials" not in identity and "reproductions" not in identity
+    assert identity["batch_size"] == 32
+
+
+def test_a_field_that_came_later_is_in_the_identity_only_where_it_changes_something() -> None:
+    plain = registry.load_protocol("mlrc", "cub")
+    assert not set(ADDED_LATER) & set(plain.identity())
+    spec = "mlrc+pooling=8-max+trunk_lr=1e-07+warmup_steps=10"
+    changed = registry.load_protocol(spec, "cub")
+    assert changed.name == spec
+    expected = {"name": spec, "pooling": "8-max", "trunk_lr": 1e-7, "warmup_steps": 10}
+    assert changed.identity() == plain.identity() | expected
+    # A value that is written out but changes nothing has the old name and the old identity.
+    same = registry.load_protocol("mlrc+trunk_lr=none+warmup_steps=0", "cub")
+    assert same.identity() == plain.identity()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mlcr", "Did you mean 'mlrc'"),
+        ("mlrc+bach_size=64", "Did you mean 'batch_size'"),
+        ("mlrc+batch_size=many", "'many' is no value for protocol field 'batch_size'"),
+        ("mlrc+batch_size", "does not read as field=value"),
+        ("mlrc+batch_size=0", "batch_size must be positive, got 0"),
+        ("mlrc+crop=300", r"crop \(300\) must not exceed resize \(256\)"),
+        ("mlrc+folds=thirds", "no folds named 'thirds'"),
+        ("mlrc+flip=maybe", "'maybe' is no value"),
+        ("mlrc+trials=3", "no field 'trials'"),
+        ("mlrc+optimizer=adm", "Did you mean 'adam'"),
+        ("mlrc+pooling=mean", r"no pooling named 'mean'(?s:.*)known: avg, .*K-max"),
+        ("mlrc+pooling=mx", "Did you mean 'max'"),
+        ("mlrc+pooling=0-max", "pooling K-max takes a K of 1 or more, as 8-max; got '0-max'"),
+        ("mlrc+pooling=many-max", "takes a K of 1 or more"),
+        ("mlrc+pooling=-2-max", "takes a K of 1 or more"),
+        ("mlrc+trunk_lr=0", "trunk_lr must be positive, got 0"),
+        ("mlrc+warmup_steps=-1", "warmup_steps must not be negative, got -1"),
+        ("mlrc+crop_scale=1.0,0.5", "crop_scale must be positive, ascending .* got 1.0,0.5"),
+        ("mlrc+crop_scale=2,3", "crop_scale must be .* at most 1.0, got 2.0,3.0"),
+        ("mlrc+crop_ratio=0,1", "crop_ratio must be positive and ascending, got 0.0,1.0"),
+        ("mlrc+momentum=-1", "momentum must be 0 or more and below 1, got -1"),
+        ("mlrc+momentum=1", "momentum must be 0 or more and below 1, got 1"),
+        ("mlrc+weight_decay=-1", "weight_decay must not be negative, got -1"),
+        ("mlrc+optimizer_eps=0", "optimizer_eps must be positive, got 0"),
+        ("mlrc+lr=inf", "lr must be finite, got inf"),
+        ("mlrc+weight_decay=nan", "weight_decay must be finite, got nan"),
+        ("frozen+search_head_lr=1e-5,inf", "search_head_lr must be finite, got 1e-05,inf"),
+        ("frozen+trunk_lr=1e-6", "trunk_lr must be none where the trunk is frozen, got 1e-06"),
+        ("frozen+warmup_steps=9", "warmup_steps must be 0 where the trunk is frozen, got 9"),
+        ("mlrc+warmup_steps=1.5", "'1.5' is no value for protocol field 'warmup_steps'"),
+    ],
+)
+def test_a_wrong_protocol_is_refused_with_advice(spec: str, message: str) -> None:
+    with pytest.raises(HarnessError, match=message):
+        registry.load_protocol(spec, "cub")
+
+
+@pytest.mark.parametrize("name", registry.names("protocol"))
+@pytest.mark.parametrize("dataset", ["cub", "cars", "sop", "inshop", "glyphs", "folder"])
+def test_every_protocol_settles_on_every_data_set(name: str, dataset: str) -> None:
+    protocol = registry.load_protocol(name, dataset)
+    assert protocol.name == name
+    assert protocol.crop <= protocol.resize
+    assert set(protocol.identity()) < set(EvaluationProtocol.__dataclass_fields__)
+
+
+def test_tuples_and_nothing_can_be_spelled() -> None:
+    assert parse_changes("crop_ratio=0.5,2.0+crop_scale=none") == {
+        "crop_ratio": (0.5, 2.0),
+        "crop_scale": None,
+    }
+
+
+def test_every_choice_of_a_protocol_is_built() -> None:
+    assert set(CHOICES["optimizer"]) == set(OPTIMIZERS)
+    assert set(CHOICES["pooling"]) == set(POOLINGS)

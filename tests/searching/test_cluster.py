@@ -1,0 +1,134 @@
+"""A search on many machines, here on one; and what Slurm would be asked for."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FOLDER
+
+from harness.cli import main
+from harness.cli.search import search
+from harness.cli.submit import submit
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.searching import cluster
+from harness.searching.storage import URL_VARIABLE
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An sbatch that keeps the script it is given; returns where."""
+    kept = tmp_path / "kept.sh"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sbatch", "srun"):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\ncp "$1" {kept}\necho "Submitted batch job 77"\n')
+        program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return kept
+
+
+def submitted(arguments: list[str], tmp_path: Path) -> int:
+    where = ["--runs-dir", str(tmp_path / "runs"), "--loss", "triplet"]
+    return main(["submit", *where, *arguments])
+
+
+def test_slurm_gets_an_array_with_what_was_asked_for(
+    slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, "")
+    monkeypatch.setattr(cluster, "check", lambda config: None)  # the database is not there
+    asked = ["--nodes", "8", "--gpus", "4", "--cpus", "16", "--hours", "1.5", "--partition", "big"]
+    url = "postgresql+psycopg://me:s3cret@host/db"
+    assert submitted([*asked, "--slurm", "qos=high", "--storage", url], tmp_path) == 0
+    script = slurm.read_text()
+    for line in (
+        *("array=0-7%8", "gpus-per-node=4", "cpus-per-task=16", "time=90", "partition=big"),
+        *("qos=high", "job-name=harness"),
+    ):
+        assert f"#SBATCH --{line}\n" in script
+    assert "job 77_0: " in capsys.readouterr().out
+    # The password travels in the environment, which sbatch hands on, and is in no file.
+    assert os.environ[URL_VARIABLE] == url
+    written = [p.read_bytes() for p in (tmp_path / "runs").rglob("*") if p.is_file()]
+    assert len(written) >= 8 and not any(b"s3cret" in content for content in written)
+
+
+@pytest.mark.parametrize("storage", ["", "sqlite:///study.db"])
+def test_files_are_refused_for_many_nodes(
+    slurm: Path, tmp_path: Path, storage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submitted(["--nodes", "2", "--storage", storage], tmp_path) == 2
+    assert "several nodes need a database" in capsys.readouterr().err
+    assert not slurm.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", "0"], "--nodes must be at least 1, got 0"),
+        (["--hours", "0"], "--hours must be positive"),
+        (["--slurm", "qos"], "--slurm takes KEY=VALUE, got 'qos'"),
+        (["--trials", "-1"], "trials must not be negative"),
+        (["--sampler", "gb"], "no sampler named 'gb'"),
+        (["--storage", "nowhere"], "is no URL"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_is_submitted(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submitted(arguments, tmp_path) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_whatever_a_search_takes_can_be_submitted() -> None:
+    def flags(command: Callable[..., None]) -> set[str]:
+        return set(inspect.signature(command).parameters)
+
+    assert flags(search) - flags(submit) == {"verbose"}  # nobody watches a submitted search
+
+
+def test_a_missing_submitit_names_the_extra(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(HarnessError, match=r"pip install 'metric-harness\[cluster\]'"):
+        cluster.submit([config], cluster.Nodes())
+
+
+def test_a_task_that_slurm_stops_is_queued_again(config: RunConfig) -> None:
+    task = cluster.SearchTask([config])
+    again = task.checkpoint()
+    assert again.function is task
+
+
+def test_tasks_on_one_machine_share_its_cores(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "worker_count", lambda config, threads, units: 8)
+    auto, given = config.updated({"workers": 0}), config.updated({"workers": 3})
+    assert cluster._for_a_node(auto, 3, on_slurm=False).workers == 2
+    assert cluster._for_a_node(given, 3, on_slurm=False).workers == 3
+    assert cluster._for_a_node(auto, 3, on_slurm=True).workers == 0
+
+
+@pytest.mark.slow
+def test_two_tasks_on_this_machine_do_one_search(
+    tmp_path: Path, image_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = ["--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"]
+    how = ["--nodes", "2", "--workers", "1", "--trials", "6", "--device", "cpu"]
+    assert submitted([*pictures, *how], tmp_path) == 0
+    assert capsys.readouterr().out.count("job ") == 2
+    assert main(["show", "triplet", "--runs-dir", str(tmp_path / "runs")]) == 0
+    assert "6 trials, 0 failed" in capsys.readouterr().out
+    assert len(list(tmp_path.glob("runs/**/record.json"))) == 24

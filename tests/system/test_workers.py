@@ -1,0 +1,114 @@
+"""Workers: how many, with how many threads, and what happens when one dies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.searching.study import search
+from harness.system import workers
+from harness.system.device import choose_device
+from harness.system.progress import Event, Listener
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def test_one_worker_per_core_on_a_cpu_and_never_more_than_there_is_to_do() -> None:
+    config = RunConfig(device="cpu")
+    assert workers.worker_count(config, threads=1, units=1000) == CORES
+    assert workers.worker_count(config, threads=1, units=1) == 1
+    assert workers.worker_count(config, threads=10 * CORES, units=1000) == 1
+    assert workers.worker_count(RunConfig(device="cpu", workers=3), 1, 1000) == 3
+
+
+def test_one_worker_per_gpu_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert workers.worker_count(RunConfig(), threads=1, units=1000) == 4
+    assert workers._device_of("auto", 2) == "cuda:2"
+    assert workers._device_of("cuda:1", 0) == "cuda:1"
+    with pytest.raises(
+        HarnessError, match=r"--workers 5 is more than the 4 GPU\(s\) here; give at"
+    ):
+        workers.worker_count(RunConfig(workers=5), threads=1, units=1000)
+
+
+def test_too_many_workers_are_refused_before_any_work(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(HarnessError, match="--workers 2 is more than the 1 GPU"):
+        search([config.updated({"workers": 2, "device": "cuda"})])
+    assert not Path(config.runs_dir).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpu", "no device named 'gpu'"),
+        ("cpu:3", "no device named 'cpu:3'"),
+        ("cuda", "not available here"),
+        ("mps", "not available"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(HarnessError, match=message):
+        choose_device(name)
+    assert choose_device("auto").type == "cpu"
+    assert torch.backends.cudnn.deterministic
+
+
+def tell_threads(job: Any, device: str, listener: Listener) -> None:
+    listener(Event("threads", method=device, unit=torch.get_num_threads(), message=job))
+
+
+def die(job: Any, device: str, listener: Listener) -> None:
+    os._exit(3)
+
+
+def complain(job: Any, device: str, listener: Listener) -> None:
+    raise HarnessError("what the user can mend")
+
+
+@pytest.mark.slow
+def test_workers_get_their_job_and_their_threads() -> None:
+    heard: list[Event] = []
+    before = dict(os.environ)
+    workers.run_workers(tell_threads, "job", "cpu", 2, threads=1, listener=heard.append)
+    assert dict(os.environ) == before
+    told = sorted((event.worker, event.method, event.unit, event.message) for event in heard)
+    assert told == [(0, "cpu", 1, "job"), (1, "cpu", 1, "job")]
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_noticed() -> None:
+    with pytest.raises(HarnessError, match="a worker ended with exit code 3"):
+        workers.run_workers(die, None, "cpu", 2, threads=1, listener=lambda event: None)
+
+
+@pytest.mark.slow
+def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
+    with pytest.raises(HarnessError, match="what the user can mend"):
+        workers.run_workers(complain, None, "cpu", 2, threads=1, listener=lambda event: None)
+
+
+def start_a_process(job: Any, device: str, listener: Listener) -> None:
+    loader = torch.utils.data.DataLoader(range(3), num_workers=1)
+    listener(Event("loaded", unit=sum(int(number) for number in loader)))
+
+
+def test_a_worker_may_start_loader_processes_of_its_own() -> None:
+    heard: list[Event] = []
+    workers.run_workers(start_a_process, None, "cpu", 2, 1, heard.append)
+    assert [event.unit for event in heard if event.kind == "loaded"] == [3, 3]
