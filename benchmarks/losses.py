@@ -20,8 +20,9 @@ from pytorch_metric_learning.losses import ContrastiveLoss, ProxyAnchorLoss, Pro
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from losses.ball import BallLpDistance
-from losses.ccp import BASE_PARAMS, AlternatingProjections, CCPLoss, build_base, select_proxies
+from losses._tools.ball import BallLpDistance
+from losses._tools.k_center import farthest_points
+from losses.ccp import BASE_PARAMS, AlternatingProjections, CCPLoss, build_base
 from losses.hpl import HierarchicalProxyLoss
 from losses.proxygml import ProxyGMLLoss, num_selected
 from losses.proxynca_pp import ProxyNCAPlusPlusLoss
@@ -257,7 +258,7 @@ def whole_steps(size: Size, pixels: int, repeats: int) -> Iterator[Row]:
 def selection(size: Size, judged: bool) -> str:
     pool = torch.randn(size.num_classes, 7, size.dim)
     centres = torch.randn(size.num_classes, 4, size.dim)
-    (elapsed,) = interleaved(3, lambda: select_proxies(pool, centres))
+    (elapsed,) = interleaved(3, lambda: farthest_points(pool, centres))
     return (
         f"{'CCP selects 4 proxies of 7 for ' + format(size.num_classes, ',') + ' classes':<58}"
         f"{elapsed * 1e3:>10.2f}{'':>18}  {'< 400 ms':<10}{verdict(elapsed < 0.4, judged)}"

@@ -59,20 +59,19 @@ def search_here(trials: int, protocol: str, runs: str) -> dict[str, float]:
 
     import harness
     from harness.results.records import FoldRecord
-    from harness.searching import study
-    from harness.training import trial
+    from harness.searching import loop, study
     from harness.training.trainer import Trainer
+    from harness.training.unit import Unit
 
     clock = Clock()
-    clock.watch(study, "_work_on")
+    clock.watch(loop, "_work_on")
     clock.watch(Trainer, "fit")
     clock.watch(Trainer, "_save")
     clock.watch(study.Study, "claim")
     clock.watch(study.Study, "finish")
-    clock.watch(trial, "build_trainer")
+    clock.watch(Unit, "build_trainer")
     clock.watch(FoldRecord, "write")
-    settings = {"protocol": protocol, "runs_dir": runs, "workers": 1, "device": "cpu"}
-    harness.search(LOSS, trials=trials, **settings)
+    harness.search(LOSS, trials=trials, protocol=protocol, runs_dir=runs, workers=1, device="cpu")
     return clock.seconds
 
 

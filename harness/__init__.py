@@ -3,51 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
+    from harness.config import Settings
+    from harness.results.compare import Comparison
     from harness.results.leaderboard import Leaderboard
+    from harness.results.records import FoldRecord
     from harness.searching.summary import SearchSummary
 
 __version__ = "0.1.0"
 
+__all__ = ["compare", "evaluate", "search", "train"]
 
-def search(loss: str, **values: Any) -> SearchSummary:
-    """Search the hyper-parameters of one loss; takes the keys of RunConfig.
 
-    >>> harness.search(loss="proxyanchor", dataset="glyphs", trials=10)
+@overload
+def search(loss: str, **settings: Unpack[Settings]) -> SearchSummary: ...
+
+
+@overload
+def search(
+    loss: list[str] | tuple[str, ...], **settings: Unpack[Settings]
+) -> list[SearchSummary]: ...
+
+
+def search(
+    loss: str | list[str] | tuple[str, ...], **settings: Unpack[Settings]
+) -> SearchSummary | list[SearchSummary]:
+    """Search the hyper-parameters of a loss, or of several one after the other.
+
+    Args:
+        loss: name, or path of a Python file.
+        settings: those of harness.config.RunConfig.
+
+    >>> harness.search("proxyanchor", dataset="glyphs", trials=10).best_params
     """
-    from harness.config import RunConfig
-    from harness.searching.study import search
+    from harness.searching.loop import search
 
-    return search([RunConfig().updated({"loss": loss, **values})])[0]
+    names = [loss] if isinstance(loss, str) else loss
+    summaries = search([_config(name, settings) for name in names])
+    return summaries[0] if isinstance(loss, str) else summaries
 
 
 def evaluate(
     loss: str | Sequence[str] = (),
+    *,
     metrics: Sequence[str] = (),
     single: bool = False,
-    **values: Any,
+    **settings: Unpack[Settings],
 ) -> list[Leaderboard]:
     """Evaluate finished searches, of some losses or all, and write their tables.
 
     Args:
         metrics: on demand, as `recall@1,2,4,8` and `nmi`.
         single: one model of the concatenated size, too.
-        values: keys of RunConfig.
+        settings: those of harness.config.RunConfig; `dataset`, `protocol` and `trunk` pick among
+            the searches.
 
-    >>> harness.evaluate(loss="proxyanchor", dataset="glyphs")[0].frame
+    >>> harness.evaluate("proxyanchor", dataset="glyphs")[0].frame
     """
     from harness.evaluation.reproductions import evaluate
     from harness.metrics.names import parse_metrics
-    from harness.results import leaderboard, rendering
+    from harness.registry import forget_listings
+    from harness.results import leaderboard
 
+    forget_listings()
     losses = [loss] if isinstance(loss, str) else loss
-    done = evaluate(losses, values, metrics=parse_metrics(metrics), single=single)
+    done = evaluate(losses, {**settings}, metrics=parse_metrics(metrics), single=single)
     boards = [leaderboard.build(table) for table in done.tables]
     for board in boards:
-        rendering.write(board)
+        leaderboard.write(board)
     return boards
+
+
+def train(loss: str, *, folds: int | None = None, **settings: Unpack[Settings]) -> list[FoldRecord]:
+    """Train one configuration on the folds, without a search and without the test classes.
+
+    Args:
+        folds: only so many of them.
+        settings: those of harness.config.RunConfig; `params` replaces published parameters.
+
+    >>> harness.train("proxyanchor", params={"margin": 0.2})[0].best_score
+    """
+    from harness.training.trial import train
+
+    return train(_config(loss, settings), folds)[1]
+
+
+def compare(
+    *methods: str,
+    dataset: str | Sequence[str] = "glyphs",
+    protocol: str = "mlrc",
+    trunk: str | None = None,
+    metric: str = "map_at_r",
+    results_dir: str = "results",
+) -> list[Comparison]:
+    """Say of each pair of methods whether one is better, from the records of their tables.
+
+    Args:
+        methods: two or more rows of a table.
+        dataset: one or more, each with a table of its own.
+        trunk: needed where a data set has tables of several.
+
+    >>> harness.compare("proxyanchor", "contrastive", dataset="glyphs")[0].concatenated.mean
+    """
+    from pathlib import Path
+
+    from harness.results.compare import compare, find_table
+
+    names = [dataset] if isinstance(dataset, str) else dataset
+    tables = [find_table(Path(results_dir), protocol, name, trunk) for name in names]
+    return compare(tables, methods, metric, [], _full_name)[0]
+
+
+def _full_name(method: str) -> str:
+    from harness.registry import full_name
+
+    return full_name(method)
+
+
+def _config(loss: str, settings: Settings) -> Any:
+    from harness.config import RunConfig
+    from harness.registry import forget_listings
+
+    forget_listings()
+    return RunConfig().updated({**settings, "loss": loss})
 
 
 def __getattr__(name: str) -> Any:

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict
 
 import yaml
+from msgspec import Meta
 
-from harness.errors import HarnessError, unknown
+from harness.errors import HarnessError, refusing, unknown
 from harness.redact import redact
+from harness.typed import convert
 
 
 def _default_cache() -> str:
     return os.environ.get("HARNESS_CACHE") or str(Path.home() / ".cache" / "metric-harness")
+
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Settings(TypedDict, total=False):
+    """The fields of RunConfig but the loss, for functions that take them by name."""
+
+    dataset: str
+    protocol: str
+    trunk: str
+    weights: str
+    preset: str
+    params: Mapping[str, Any]
+    trials: Count
+    reproductions: Count
+    sampler: str
+    seed: Count
+    workers: Count
+    loader_workers: Annotated[int, Meta(ge=-1)]
+    device: str
+    allow_missing: bool
+    cache: Literal["on", "off"]
+    data_root: str
+    storage: str
+    heartbeat: Annotated[int, Meta(ge=1)]
+    runs_dir: str
+    results_dir: str
+    cache_dir: str
+
+
+class _Fields(Settings):
+    loss: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +93,7 @@ class RunConfig:
     loader_workers: int = -1
     device: str = "auto"
     allow_missing: bool = False
-    cache: str = "on"
+    cache: Literal["on", "off"] = "on"
     data_root: str = field(default_factory=lambda: os.environ.get("HARNESS_DATA", ""))
     storage: str = field(default_factory=lambda: os.environ.get("HARNESS_STORAGE", ""))
     heartbeat: int = 30
@@ -68,31 +102,17 @@ class RunConfig:
     cache_dir: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:
-        for name in ("trials", "reproductions", "workers", "seed"):
-            if getattr(self, name) < 0:
-                raise HarnessError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.heartbeat < 1:
-            raise HarnessError(f"heartbeat must be at least a second, got {self.heartbeat}")
-
-        if self.loader_workers < -1:
-            raise HarnessError(f"loader_workers must be -1 or more, got {self.loader_workers}")
-        if self.cache not in ("on", "off"):
-            raise HarnessError(f"cache must be on or off, got '{self.cache}'")
+        with refusing():
+            convert(vars(self), _Fields, "config")
 
     def updated(self, values: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed; unknown names and wrong types are refused."""
-        hints = get_type_hints(RunConfig)
         known = [f.name for f in fields(RunConfig)]
         if isinstance(values.get("cache"), bool):  # as YAML 1.1 reads on and off
             values = {**values, "cache": "on" if values["cache"] else "off"}
-        for key, value in values.items():
+        for key in values:
             if key not in known:
                 raise unknown("config key", key, known)
-            if not _fits(value, hints[key]):
-                raise HarnessError(
-                    f"config key '{key}' takes {_spell(hints[key])}, got {value!r} "
-                    f"({type(value).__name__})"
-                )
         return replace(self, **values)
 
     def to_yaml(self) -> str:
@@ -123,33 +143,9 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals:
             raise HarnessError(f"--set takes key=value, got '{text}'")
-        parsed = _number(yaml.safe_load(value)) if value else ""
+        parsed = yaml.safe_load(value) if value else ""
         if key.startswith("params."):
             values.setdefault("params", {})[key.removeprefix("params.")] = parsed
         else:
             values[key] = parsed
     return values
-
-
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-3 as text; people mean a number."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if get_origin(kind) in (Union, types.UnionType):
-        return any(_fits(value, option) for option in get_args(kind))
-    if get_origin(kind) is not None:
-        return isinstance(value, Mapping)
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-
-
-def _spell(kind: Any) -> str:
-    if get_origin(kind) is not None:
-        return "a mapping"
-    return {str: "text", int: "a whole number", bool: "true or false"}[kind]

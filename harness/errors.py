@@ -6,26 +6,36 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+MOST_SHOWN = 100  # known names listed in a message
+
 
 class HarnessError(Exception):
     """Says what is wrong, what would be right, and what to do next."""
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Turn the ValueError of who refuses a value into the error that the user is shown."""
+def refusing(what: str = "") -> Iterator[None]:
+    """Turn the ValueError of who refuses a value into the error that the user is shown.
+
+    Losses, protocols, data sets and trunks know nothing of HarnessError. For a name that they do
+    not know they raise ValueError(kind, name, known names), which is worded here.
+
+    Args:
+        what: is refused, to be said first.
+    """
     try:
         yield
     except ValueError as error:
-        raise HarnessError(str(error)) from None
+        worded = str(unknown(*error.args)) if len(error.args) == 3 else str(error)
+        raise HarnessError(f"{what}: {worded}" if what else worded) from None
 
 
 def unknown(kind: str, name: str, known: Iterable[str], advice: str = "") -> HarnessError:
-    """The error for a name that is not there, with the nearest one that is."""
+    """The error for a name that is not there, with the nearest ones that are."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    lines = [f"no {kind} named '{name}'." + (f" Did you mean '{near[0]}'?" if near else "")]
-    lines.append(f"  known: {', '.join(names)}")
-    if advice:
-        lines.append(f"  {advice}")
-    return HarnessError("\n".join(lines))
+    many = len(names) > MOST_SHOWN
+    near = get_close_matches(name, names, n=3 if many else 1, cutoff=0.5)
+    suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    listed = f"{len(names)} of them" if many else ", ".join(names)
+    lines = [f"no {kind} named '{name}'.{suggestion}", f"  known: {listed}"]
+    return HarnessError("\n".join([*lines, *([f"  {advice}"] if advice else [])]))

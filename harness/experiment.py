@@ -1,4 +1,8 @@
-"""A config with every name resolved, and what identifies each run made from it."""
+"""A config with every name resolved, and what identifies each run made from it.
+
+Plain data: no image is opened here. Who trains opens a part once (harness.data.sources) and passes
+it on.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,14 @@ import numpy as np
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError, refusing, unknown
-from harness.registry import ClassSplit, EvaluationProtocol, Method, Space
-from harness.system.progress import Listener, ignore
+from harness.results.layout import dataset_label, table_path
+from harness.results.records import Identity
 from harness.system.seeds import derive_seed
+from losses.method import Method, Space, cast_to
+from protocols.protocol import EvaluationProtocol
+from protocols.splits import ClassSplit, applicable_folds, split_classes
 
 if TYPE_CHECKING:
-    from harness.data.batches import Source
     from harness.datasets.dataset import Dataset, Listing
     from harness.trunks.trunk import Trunk
 
@@ -62,9 +68,7 @@ class Benchmark:
     @property
     def table(self) -> Path:
         """Where results that may be ranked together belong: protocol / data set - trunk."""
-        return Path(
-            self.protocol.name, f"{self.dataset_label}-{self.trunk_label}".replace(":", "_")
-        )
+        return table_path(self.protocol.name, self.dataset_label, self.trunk_label)
 
     @property
     def results(self) -> Path:
@@ -92,51 +96,47 @@ class Benchmark:
         found[list(self.listing.missing)] = False
         return np.flatnonzero(found).tolist()
 
-    def open_part(self, part: str, listener: Listener = ignore) -> Source:
-        """What a model sees of "trainval" or of "test". Only evaluation may ask for the latter."""
-        from harness.data.sources import open_source
+    def of_classes(self, indices: Sequence[int], classes: Iterable[int]) -> list[int]:
+        """Those of some listing indices whose images are of some classes."""
+        among = np.array(indices)
+        return among[np.isin(self.listing.labels[among], list(classes))].tolist()
 
-        return open_source(self, part, listener)
-
-    @cached_property
-    def trainval(self) -> Source:
-        return self.open_part("trainval")
-
-    def indices_of(self, source: Source, classes: Iterable[int]) -> list[int]:
-        """Listing indices of the images of some classes that a source has."""
-        indices = np.array(source.indices)
-        return indices[np.isin(self.listing.labels[indices], list(classes))].tolist()
-
-    def by_class(self, source: Source, classes: Sequence[int]) -> tuple[np.ndarray, ...]:
+    def by_class(self, indices: Sequence[int], classes: Sequence[int]) -> tuple[np.ndarray, ...]:
         """The same, one array per class; all classes in one go, of which there may be thousands."""
-        indices = np.array(source.indices)
-        indices = indices[np.argsort(self.listing.labels[indices], kind="stable")]
-        labels = self.listing.labels[indices]
+        among = np.array(indices)
+        among = among[np.argsort(self.listing.labels[among], kind="stable")]
+        labels = self.listing.labels[among]
         first, last = (np.searchsorted(labels, classes, side) for side in ("left", "right"))
-        return tuple(indices[a:b] for a, b in zip(first, last, strict=True))
+        return tuple(among[a:b] for a, b in zip(first, last, strict=True))
 
-    def absent(self, part: str, source: Source) -> int:
-        """How many images of a part are missing or cannot be decoded."""
+    def absent(self, part: str, found: int) -> int:
+        """How many images of a part are missing or cannot be decoded, if so many were found."""
         listed = np.isin(self.listing.labels, self.classes_of(part)).sum()
-        return int(listed) - len(source.indices)
+        return int(listed) - found
 
     def seed(self, stream: str, fold: int, repetition: int) -> int:
         """The same for every method, so that comparisons are paired."""
         return derive_seed(self.config.seed, self.dataset_label, fold, repetition, stream)
 
-    def identity(self) -> dict[str, Any]:
-        """What every run measures, whatever the method; ready for JSON."""
-        # Trunks that have no weights but random ones do not mention them.
-        mentioned = self.pretrained or self.trunk.own_weights is not None
-        return {
+    def identity_of(self, method: str, fingerprint: str) -> Identity:
+        """What every run of a method measures, ready for JSON.
+
+        Args:
+            fingerprint: of the trainval images, or of their features.
+        """
+        identity: Identity = {
+            "method": method,
             "protocol": self.protocol.identity(),
             "dataset": self.dataset_label,
-            "data_fingerprint": self.trainval.fingerprint,
+            "data_fingerprint": fingerprint,
             "split": self.split.digest,
             "trunk": self.trunk_label,
-            **({"weights": self.weights} if mentioned else {}),
             "seed": self.config.seed,
         }
+        # Trunks that have no weights but random ones do not mention them.
+        if self.pretrained or self.trunk.own_weights is not None:
+            identity["weights"] = self.weights
+        return identity
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,11 @@ class Experiment(Benchmark):
     @property
     def runs(self) -> Path:
         return Path(self.config.runs_dir) / self.table / self.method.name
+
+    @property
+    def name(self) -> str:
+        """Of its study: protocol / data set - trunk / method."""
+        return f"{self.table.as_posix()}/{self.method.name}"
 
     @property
     def trials(self) -> int:
@@ -167,14 +172,8 @@ class Experiment(Benchmark):
         searched = {name: self.protocol.lr for name in self.protocol.space()}
         return {**searched, **preset.params, **self.config.params}
 
-    def identity(self) -> dict[str, Any]:
-        """What every run of this experiment measures, ready for JSON."""
-        return {"method": self.method.name, **super().identity()}
-
-    def run_dir(self, params: Mapping[str, Any], fold: int, repetition: int) -> Path:
-        """The folder of one unit of work, named by a hash of what defines it."""
-        parts = {**self.identity(), "params": dict(params), "fold": fold, "repetition": repetition}
-        return self.runs / "folds" / digest_of(parts)
+    def identity(self, fingerprint: str) -> Identity:
+        return self.identity_of(self.method.name, fingerprint)
 
 
 def digest_of(value: Any) -> str:
@@ -192,26 +191,40 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
     unlisted = _unlisted(dataset, listing, config.allow_missing)
     if listing.missing and not config.allow_missing:
         raise HarnessError(_missing_message(config.dataset, listing))
-    changes = dict(changes or {})
-    if listing.given_trainval is not None or not registry.mlrc_applies(listing.num_classes):
-        # The released fold rule breaks here; the protocol's name says what replaced it.
-        changes["folds"] = "balanced"
-    protocol = registry.load_protocol(config.protocol, dataset.name, changes)
+    protocol = _settled(config, dataset, listing, changes or {})
     with refusing():
-        split = registry.split_classes(listing.num_classes, protocol.folds, listing.given_trainval)
+        split = split_classes(listing.num_classes, protocol.folds, listing.given_trainval)
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
     with refusing():
         trunk.check_side(protocol.crop)
-    return Benchmark(
+    benchmark = Benchmark(
         config=config,
         protocol=replace(protocol, trunk=trunk.name),
         trunk=trunk,
         dataset=dataset.name,
-        dataset_label=f"{dataset.name}_{path.name}" if path else dataset.name,
+        dataset_label=dataset_label(dataset.name, path),
         listing=listing,
         unlisted=unlisted,
         split=split,
     )
+    return _under_its_old_name(benchmark) if dataset.name == "inshop" else benchmark
+
+
+def _under_its_old_name(benchmark: Benchmark) -> Benchmark:
+    """In-Shop's folds were balanced before the name said so; searches of that time go on."""
+    name = benchmark.protocol.name.replace("+folds=balanced", "")
+    old = replace(benchmark, protocol=replace(benchmark.protocol, name=name))
+    return old if (Path(benchmark.config.runs_dir) / old.table).exists() else benchmark
+
+
+def _settled(
+    config: RunConfig, dataset: Dataset, listing: Listing, changes: Mapping[str, Any]
+) -> EvaluationProtocol:
+    """The protocol of a config, whose name says so if its folds cannot be had here."""
+    folds = registry.load_protocol(config.protocol, dataset.name, changes).folds
+    given = listing.given_trainval is not None
+    folds = applicable_folds(folds, listing.num_classes, given)
+    return registry.load_protocol(config.protocol, dataset.name, {**changes, "folds": folds})
 
 
 def build_experiment(config: RunConfig) -> Experiment:
@@ -224,15 +237,24 @@ def build_experiment(config: RunConfig) -> Experiment:
         changes = method.preset(config.preset, dataset.name).protocol
     benchmark = build_benchmark(config, changes)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
-    experiment = Experiment(**parts, method=method)
-    known = {
-        *method.known_params(dataset.name, len(benchmark.split.folds[0].train)),
-        *benchmark.protocol.space(),
-    }
-    for name in config.params:
+    params = _typed_params(method, benchmark)
+    return Experiment(**{**parts, "config": replace(config, params=params)}, method=method)
+
+
+def _typed_params(method: Method, benchmark: Benchmark) -> dict[str, Any]:
+    """The parameters that the user fixed, each known and of its type."""
+    given = benchmark.config.params
+    num_train = len(benchmark.split.folds[0].train)
+    common = benchmark.protocol.space()
+    known = {*method.known_params(benchmark.dataset, num_train), *common}
+    for name in given:
         if name not in known:
             raise unknown("parameter", name, known, f"these are the parameters of {method.name}")
-    return experiment
+    with refusing():
+        return {
+            **method.cast(given, benchmark.dataset, num_train),
+            **{name: cast_to(common[name], name, given[name]) for name in common if name in given},
+        }
 
 
 def _unlisted(dataset: Dataset, listing: Listing, allow_missing: bool) -> int:

@@ -1,8 +1,8 @@
 """Names to objects: files found by listing their folder, users' files, installed packages.
 
-The only module that reaches losses/ and protocols/. A file registers what it exports: METHODS,
-DATASETS, PROTOCOLS or TRUNKS. An installed package registers the same through an entry point in
-the group `harness.losses`, `harness.datasets`, `harness.protocols` or `harness.trunks`.
+A file registers what it exports: METHODS, DATASETS, PROTOCOLS or TRUNKS. An installed package
+registers the same through an entry point in the group `harness.losses`, `harness.datasets`,
+`harness.protocols` or `harness.trunks`.
 """
 
 from __future__ import annotations
@@ -22,67 +22,57 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, refusing, unknown
-from losses.ball import ball_normalize
-from losses.method import (
-    LOSS_LR,
-    Hook,
-    Method,
-    Params,
-    Preset,
-    Space,
-    builder_params,
-)
+from losses.method import LOSS_LR, Method, Preset, Space, type_of
 from protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
-from protocols.splits import ClassSplit, mlrc_applies, split_classes
 
 if TYPE_CHECKING:
     from harness.datasets.dataset import Dataset, Listing
     from harness.trunks.trunk import Trunk
 
-__all__ = [
-    "KINDS",
-    "ClassSplit",
-    "EvaluationProtocol",
-    "Hook",
-    "Method",
-    "Params",
-    "Space",
-    "ball_normalize",
-    "builder_params",
-    "items",
-    "list_images",
-    "load_dataset",
-    "load_method",
-    "load_protocol",
-    "load_trunk",
-    "mlrc_applies",
-    "names",
-    "split_classes",
-]
-
 
 @dataclass(frozen=True)
 class Kind:
-    """One sort of registered thing: where its files are and what they export."""
+    """One sort of registered thing: where its files are, what they export, its entry points."""
 
     package: str
     export: str
+    group: str
     advice: str
 
 
 KINDS = {
-    "loss": Kind("losses", "METHODS", "to add one, create losses/{}.py or pass a .py file"),
-    "dataset": Kind("harness.datasets", "DATASETS", "for your own images: --dataset folder:PATH"),
-    "protocol": Kind("protocols", "PROTOCOLS", "to change one, name it: mlrc+batch_size=64"),
-    "trunk": Kind("harness.trunks", "TRUNKS", "to add one, create harness/trunks/{}.py"),
+    "loss": Kind(
+        *("losses", "METHODS", "harness.losses"),
+        "to add one, create losses/{}.py or pass a .py file",
+    ),
+    "dataset": Kind(
+        *("harness.datasets", "DATASETS", "harness.datasets"),
+        "for your own images: --dataset folder:PATH",
+    ),
+    "protocol": Kind(
+        *("protocols", "PROTOCOLS", "harness.protocols"),
+        "to change one, name it: mlrc+batch_size=64",
+    ),
+    "trunk": Kind(
+        *("harness.trunks", "TRUNKS", "harness.trunks"),
+        "to add one, create harness/trunks/{}.py",
+    ),
 }
 
 
 @cache
 def items(kind: str) -> dict[str, Any]:
     """Every registered object of a kind by name, in the order of the names."""
-    found = {item.name: item for item in _exported(kind)}
-    return dict(sorted(found.items()))
+    found: dict[str, tuple[str, Any]] = {}
+    for place, item in _exported(KINDS[kind]):
+        for name in (item.name, *getattr(item, "aliases", ())):
+            if name in found:
+                raise HarnessError(
+                    f"two {kind}s are named '{name}': in {found[name][0]} and in {place}; "
+                    "rename one"
+                )
+            found[name] = place, item
+    return {name: item for name, (_, item) in sorted(found.items()) if item.name == name}
 
 
 def names(kind: str) -> list[str]:
@@ -90,14 +80,17 @@ def names(kind: str) -> list[str]:
     return list(items(kind))
 
 
-def _exported(kind: str) -> Iterable[Any]:
-    where = KINDS[kind]
-    package = importlib.import_module(where.package)
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{where.package}.{info.name}")
-        yield from getattr(module, where.export, ())
-    for point in entry_points(group=f"harness.{kind}s" if kind != "loss" else "harness.losses"):
-        yield from getattr(point.load(), where.export)
+def _exported(kind: Kind) -> Iterable[tuple[str, Any]]:
+    """Every object with the module that exports it."""
+    package = importlib.import_module(kind.package)
+    modules = [f"{kind.package}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
+    for name in modules:
+        if not name.rpartition(".")[2].startswith("_"):
+            for item in getattr(importlib.import_module(name), kind.export, ()):
+                yield name, item
+    for point in entry_points(group=kind.group):
+        for item in getattr(point.load(), kind.export):
+            yield point.value, item
 
 
 def _load(kind: str, name: str) -> Any:
@@ -115,6 +108,14 @@ def load_method(name: str) -> Method:
     return _load("loss", aliases.get(name, name))
 
 
+def full_name(method: str) -> str:
+    """What an alias stands for; any other name stays as it is."""
+    try:
+        return load_method(method).name
+    except HarnessError:
+        return method
+
+
 def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     """A data set by name, and the path behind a colon as in `folder:PATH`."""
     name, _, path = spec.partition(":")
@@ -122,8 +123,26 @@ def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
 
 
 def list_images(dataset: Dataset, path: Path | None, data_root: str) -> Listing:
-    """The images of a data set, in the path of its name, else in the folder that the user set."""
+    """The images of a data set, in the path of its name, else in the folder that the user set.
+
+    Listed once: a search of thirty losses asks thirty times. `forget_listings` looks again.
+    """
     root = path or (Path(data_root).expanduser() if data_root else None)
+    key = (dataset.name, root and root.absolute())
+    if key not in _listings:
+        _listings[key] = _listed(dataset, root)
+    return _listings[key]
+
+
+_listings: dict[tuple[str, Path | None], Listing] = {}
+
+
+def forget_listings() -> None:
+    """Called where a command begins: files may have changed since the last one."""
+    _listings.clear()
+
+
+def _listed(dataset: Dataset, root: Path | None) -> Listing:
     try:
         with refusing():
             return dataset.list_images(root)
@@ -155,12 +174,10 @@ def load_protocol(
     """
     name, _, spelled = spec.partition(SEPARATOR)
     protocol: EvaluationProtocol = _load("protocol", name)
-    try:
+    with refusing(f"protocol '{spec}'"):
         wanted = parse_changes(spelled) if spelled else {}
         settled = protocol.on(dataset, {**(changes or {}), **wanted})
         check(settled)
-    except ValueError as error:
-        raise HarnessError(f"protocol '{spec}': {error}") from None
     return settled
 
 
@@ -170,6 +187,10 @@ def _method_of_file(path: Path) -> Method:
         raise HarnessError(f"no file at {path}; --loss takes a name or a Python file")
     module = _import_file(path)
     methods = getattr(module, "METHODS", None)
+    if methods is not None and len(methods) != 1:
+        raise HarnessError(
+            f"METHODS of {path} must hold one method, got {len(methods)}; give each a file"
+        )
     method = methods[0] if methods else _method_of_class(path, module)
     # The source is part of the name, so that an edited loss never continues an old study.
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
@@ -228,6 +249,7 @@ def _wrap_class(name: str, loss_class: type, space: Space) -> Method:
         name=name,
         paper="yours",
         build_loss=build_loss,
+        loss_params={param: type_of(dist) for param, dist in space.items() if param != "loss_lr"},
         space=lambda dataset, num_classes: full,
         presets={"mlrc": {"cub": Preset(middle)}},
         samples_per_class=1 if "num_classes" in takes else 4,

@@ -16,7 +16,16 @@ from pytorch_metric_learning.miners import MultiSimilarityMiner
 from pytorch_metric_learning.regularizers import SparseCentersRegularizer, ZeroMeanRegularizer
 from torch import Tensor, nn
 
-from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space
+from losses.method import (
+    LOSS_LR,
+    OPTIMIZER_PARAMS,
+    STANDS_FOR,
+    Method,
+    ParamTypes,
+    Preset,
+    Space,
+    type_of,
+)
 
 
 def uniform(low: float, high: float) -> FloatDistribution:
@@ -28,8 +37,6 @@ def log_uniform(low: float, high: float) -> FloatDistribution:
 
 
 MARGIN = uniform(-0.2, 2)  # of a distance between unit vectors
-
-CENTERS_PER_CLASS = 10
 
 
 class MinedLoss(nn.Module):
@@ -65,6 +72,20 @@ def build_snr(pos_margin: float, neg_margin: float, regularizer_weight: float) -
     )
 
 
+def build_margin(
+    num_classes: int, embedding_size: int, margin: float, beta: float
+) -> pml.MarginLoss:
+    del num_classes, embedding_size
+    return pml.MarginLoss(margin=margin, beta=beta, learn_beta=True)
+
+
+def build_margin_class(
+    num_classes: int, embedding_size: int, margin: float, beta: float
+) -> pml.MarginLoss:
+    del embedding_size
+    return pml.MarginLoss(margin=margin, beta=beta, learn_beta=True, num_classes=num_classes)
+
+
 def build_softtriple(
     num_classes: int,
     embedding_size: int,
@@ -72,21 +93,30 @@ def build_softtriple(
     gamma: float,
     margin: float,
     reg_weight: float = 0.0,
+    centers_per_class: int = 10,
 ) -> nn.Module:
     return pml.SoftTripleLoss(
         num_classes,
         embedding_size,
-        centers_per_class=CENTERS_PER_CLASS,
+        centers_per_class=centers_per_class,
         la=la,
         gamma=gamma,
         margin=margin,
-        weight_regularizer=SparseCentersRegularizer(num_classes, CENTERS_PER_CLASS),
+        weight_regularizer=SparseCentersRegularizer(num_classes, centers_per_class),
         weight_reg_weight=reg_weight,
     )
 
 
 def build_ms_miner(alpha: float, beta: float, base: float, epsilon: float) -> nn.Module:
     return MinedLoss(pml.MultiSimilarityLoss(alpha, beta, base), MultiSimilarityMiner(epsilon))
+
+
+def on_cub_cars_sop(**values: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
+    """Parameters by data set, from the values of each on CUB, Cars and SOP; None is left out."""
+    return {
+        dataset: {name: value[i] for name, value in values.items() if value[i] is not None}
+        for i, dataset in enumerate(("cub", "cars", "sop"))
+    }
 
 
 def baseline(
@@ -96,6 +126,7 @@ def baseline(
     space: Space,
     best: Mapping[str, Mapping[str, Any]],
     elsewhere: Mapping[str, Mapping[str, BaseDistribution | None]] | None = None,
+    further: ParamTypes | None = None,
     **rest: Any,
 ) -> Method:
     """One row of the table below.
@@ -104,6 +135,7 @@ def baseline(
         build: takes the parameters, and for a loss with class weights the two sizes first.
         best: data set -> best published parameters.
         elsewhere: data set -> bounds that differ from `space` there; None removes one.
+        further: parameters that are not searched.
     """
     has_weights = "loss_lr" in space
 
@@ -115,9 +147,18 @@ def baseline(
         bounds = {**space, **(elsewhere or {}).get(STANDS_FOR.get(dataset, dataset), {})}
         return {param: dist for param, dist in bounds.items() if dist is not None}
 
+    types = {param: type_of(dist) for param, dist in space.items() if param not in OPTIMIZER_PARAMS}
     presets = {"mlrc": {dataset: Preset(params) for dataset, params in best.items()}}
     rest.setdefault("samples_per_class", 1 if has_weights else 4)
-    return Method(name, paper, build_loss, space_on, presets, **rest)
+    return Method(
+        name,
+        paper,
+        build_loss,
+        space_on,
+        presets,
+        loss_params={**types, **(further or {})},
+        **rest,
+    )
 
 
 METHODS = (
@@ -126,29 +167,23 @@ METHODS = (
         "Hadsell, Chopra, LeCun, CVPR 2006",
         pml.ContrastiveLoss,
         {"pos_margin": MARGIN, "neg_margin": MARGIN},
-        {
-            "cub": {"pos_margin": -0.2, "neg_margin": 0.38412},
-            "cars": {"pos_margin": 0.26523, "neg_margin": 0.54094},
-            "sop": {"pos_margin": 0.28503, "neg_margin": 0.51301},
-        },
+        on_cub_cars_sop(
+            pos_margin=(-0.2, 0.26523, 0.28503), neg_margin=(0.38412, 0.54094, 0.51301)
+        ),
     ),
     baseline(
         "triplet",
         "Weinberger, Saul, JMLR 2009",
         pml.TripletMarginLoss,
         {"margin": MARGIN},
-        {"cub": {"margin": 0.096101}, "cars": {"margin": 0.11903}, "sop": {"margin": 0.045192}},
+        on_cub_cars_sop(margin=(0.096101, 0.11903, 0.045192)),
     ),
     baseline(
         "ntxent",
         "Sohn, NeurIPS 2016; van den Oord, Li, Vinyals 2018; Chen et al., ICML 2020",
         pml.NTXentLoss,
         {"temperature": log_uniform(1e-4, 100)},
-        {
-            "cub": {"temperature": 0.0091033},
-            "cars": {"temperature": 0.021926},
-            "sop": {"temperature": 0.00024012},
-        },
+        on_cub_cars_sop(temperature=(0.0091033, 0.021926, 0.00024012)),
         elsewhere={
             "cars": {"temperature": log_uniform(1e-5, 100)},
             "sop": {"temperature": log_uniform(1e-5, 100)},
@@ -159,37 +194,33 @@ METHODS = (
         "Movshovitz-Attias et al., ICCV 2017",
         pml.ProxyNCALoss,
         {"softmax_scale": uniform(0.01, 100), "loss_lr": LOSS_LR},
-        {
-            "cub": {"softmax_scale": 13.984, "loss_lr": 0.0060417},
-            "cars": {"softmax_scale": 7.9705, "loss_lr": 0.0044343},
-            "sop": {"softmax_scale": 10.734, "loss_lr": 0.0005289},
-        },
+        on_cub_cars_sop(
+            softmax_scale=(13.984, 7.9705, 10.734), loss_lr=(0.0060417, 0.0044343, 0.0005289)
+        ),
     ),
     baseline(
         "margin",
         "Wu et al., ICCV 2017",
-        lambda num_classes, embedding_size, **params: pml.MarginLoss(learn_beta=True, **params),
+        build_margin,
         {"margin": MARGIN, "beta": MARGIN, "loss_lr": LOSS_LR},
-        {
-            "cub": {"margin": 0.087807, "beta": 0.78387, "loss_lr": 0.0013149},
-            "cars": {"margin": 0.078172, "beta": 1.3164, "loss_lr": 0.00011114},
-            "sop": {"margin": 0.091578, "beta": 1.1072, "loss_lr": 0.001828},
-        },
+        on_cub_cars_sop(
+            margin=(0.087807, 0.078172, 0.091578),
+            beta=(0.78387, 1.3164, 1.1072),
+            loss_lr=(0.0013149, 0.00011114, 0.001828),
+        ),
         samples_per_class=4,
         loss_weight_decay=0.0,
     ),
     baseline(
         "margin-class",
         "Wu et al., ICCV 2017",
-        lambda num_classes, embedding_size, **params: pml.MarginLoss(
-            learn_beta=True, num_classes=num_classes, **params
-        ),
+        build_margin_class,
         {"margin": MARGIN, "beta": MARGIN, "loss_lr": LOSS_LR},
-        {
-            "cub": {"margin": 0.077912, "beta": 0.97967, "loss_lr": 0.00026559},
-            "cars": {"margin": 0.077607, "beta": 0.95989, "loss_lr": 4.7679e-05},
-            "sop": {"margin": 0.051864, "beta": 0.84246, "loss_lr": 7.1075e-05},
-        },
+        on_cub_cars_sop(
+            margin=(0.077912, 0.077607, 0.051864),
+            beta=(0.97967, 0.95989, 0.84246),
+            loss_lr=(0.00026559, 4.7679e-05, 7.1075e-05),
+        ),
         samples_per_class=4,
         loss_weight_decay=0.0,
     ),
@@ -198,33 +229,31 @@ METHODS = (
         "Wang et al., ACM MM 2017; Zhai, Wu, BMVC 2019",
         pml.NormalizedSoftmaxLoss,
         {"temperature": log_uniform(0.01, 100), "loss_lr": LOSS_LR},
-        {
-            "cub": {"temperature": 0.10875, "loss_lr": 0.0044689},
-            "cars": {"temperature": 0.088633, "loss_lr": 0.011046},
-            "sop": {"temperature": 0.063062, "loss_lr": 0.00054683},
-        },
+        on_cub_cars_sop(
+            temperature=(0.10875, 0.088633, 0.063062), loss_lr=(0.0044689, 0.011046, 0.00054683)
+        ),
     ),
     baseline(
         "cosface",
         "Wang et al., CVPR 2018",
         pml.CosFaceLoss,
         {"margin": uniform(0, 1), "scale": uniform(0.01, 200), "loss_lr": LOSS_LR},
-        {
-            "cub": {"margin": 0.61823, "scale": 100.0, "loss_lr": 0.0025347},
-            "cars": {"margin": 0.43244, "scale": 161.6, "loss_lr": 0.007413},
-            "sop": {"margin": 0.33641, "scale": 100.0, "loss_lr": 0.0021607},
-        },
+        on_cub_cars_sop(
+            margin=(0.61823, 0.43244, 0.33641),
+            scale=(100.0, 161.6, 100.0),
+            loss_lr=(0.0025347, 0.007413, 0.0021607),
+        ),
     ),
     baseline(
         "arcface",
         "Deng et al., CVPR 2019; the margin is in degrees",
         pml.ArcFaceLoss,
         {"margin": uniform(0, 90), "scale": uniform(0.01, 200), "loss_lr": LOSS_LR},
-        {
-            "cub": {"margin": 23.226, "scale": 100.0, "loss_lr": 0.0051384},
-            "cars": {"margin": 20.522, "scale": 49.502, "loss_lr": 7.3985e-06},
-            "sop": {"margin": 18.632, "scale": 220.36, "loss_lr": 0.0020187},
-        },
+        on_cub_cars_sop(
+            margin=(23.226, 20.522, 18.632),
+            scale=(100.0, 49.502, 220.36),
+            loss_lr=(0.0051384, 7.3985e-06, 0.0020187),
+        ),
         elsewhere={"sop": {"scale": uniform(0.01, 300)}},
     ),
     baseline(
@@ -232,7 +261,7 @@ METHODS = (
         "Cakir et al., CVPR 2019; the reality check tries every number of bins",
         pml.FastAPLoss,
         {"num_bins": IntDistribution(2, 32)},
-        {"cub": {"num_bins": 17}, "cars": {"num_bins": 27}, "sop": {"num_bins": 16}},
+        on_cub_cars_sop(num_bins=(17, 27, 16)),
         elsewhere={"sop": {"num_bins": IntDistribution(3, 32)}},
         sampler="grid",
     ),
@@ -246,9 +275,11 @@ METHODS = (
             "regularizer_weight": uniform(0, 1),
         },
         {
-            "cub": {"pos_margin": 0.3265, "neg_margin": 0.84465, "regularizer_weight": 0.13826},
-            "cars": {"pos_margin": 0.16705, "neg_margin": 0.93376, "regularizer_weight": 0.0},
-            "sop": {"pos_margin": 0.37593, "neg_margin": 1.0832, "regularizer_weight": 0.0},
+            **on_cub_cars_sop(
+                pos_margin=(0.3265, 0.16705, 0.37593),
+                neg_margin=(0.84465, 0.93376, 1.0832),
+                regularizer_weight=(0.13826, 0.0, 0.0),
+            ),
             # Our choice: with CUB's margins a network from scratch stays where it starts.
             "glyphs": {"pos_margin": 0.0, "neg_margin": 0.3, "regularizer_weight": 0.0},
         },
@@ -258,11 +289,11 @@ METHODS = (
         "Wang et al., CVPR 2019",
         pml.MultiSimilarityLoss,
         {"alpha": uniform(0.001, 100), "beta": uniform(0.01, 100), "base": uniform(0, 1)},
-        {
-            "cub": {"alpha": 0.01, "beta": 50.602, "base": 0.56248},
-            "cars": {"alpha": 14.359, "beta": 75.835, "base": 0.66156},
-            "sop": {"alpha": 8.4925, "beta": 57.389, "base": 0.41674},
-        },
+        on_cub_cars_sop(
+            alpha=(0.01, 14.359, 8.4925),
+            beta=(50.602, 75.835, 57.389),
+            base=(0.56248, 0.66156, 0.41674),
+        ),
         elsewhere={"cars": {"alpha": uniform(0.01, 100)}, "sop": {"alpha": uniform(0.01, 100)}},
     ),
     baseline(
@@ -275,11 +306,12 @@ METHODS = (
             "base": uniform(0, 1),
             "epsilon": uniform(0, 1),
         },
-        {
-            "cub": {"alpha": 17.97, "beta": 75.663, "base": 0.77626, "epsilon": 0.39401},
-            "cars": {"alpha": 7.4979, "beta": 47.993, "base": 0.63148, "epsilon": 0.72575},
-            "sop": {"alpha": 15.947, "beta": 156.62, "base": 0.72504, "epsilon": 0.34828},
-        },
+        on_cub_cars_sop(
+            alpha=(17.97, 7.4979, 15.947),
+            beta=(75.663, 47.993, 156.62),
+            base=(0.77626, 0.63148, 0.72504),
+            epsilon=(0.39401, 0.72575, 0.34828),
+        ),
         elsewhere={"sop": {"beta": uniform(0.01, 200)}},
     ),
     baseline(
@@ -293,28 +325,19 @@ METHODS = (
             "reg_weight": uniform(0, 1),
             "loss_lr": LOSS_LR,
         },
-        {
-            "cub": {
-                "la": 78.021,
-                "gamma": 58.951,
-                "margin": 0.4308,
-                "reg_weight": 0.37548,
-                "loss_lr": 5.376e-05,
-            },
-            "cars": {
-                "la": 17.698,
-                "gamma": 19.187,
-                "margin": 0.35882,
-                "reg_weight": 0.066982,
-                "loss_lr": 0.00014034,
-            },
-            "sop": {"la": 100.0, "gamma": 47.909, "margin": 0.31453, "loss_lr": 8.6885e-05},
-        },
+        on_cub_cars_sop(
+            la=(78.021, 17.698, 100.0),
+            gamma=(58.951, 19.187, 47.909),
+            margin=(0.4308, 0.35882, 0.31453),
+            reg_weight=(0.37548, 0.066982, None),
+            loss_lr=(5.376e-05, 0.00014034, 8.6885e-05),
+        ),
         elsewhere={
             "cars": {"gamma": uniform(0.01, 100)},
             # On SOP the reality check ran it without the regularizer.
             "sop": {"la": uniform(0.01, 200), "gamma": uniform(0.01, 100), "reg_weight": None},
         },
+        further={"centers_per_class": int},
     ),
     baseline(
         "proxyanchor",

@@ -16,16 +16,26 @@ from pytorch_metric_learning.losses import (
     MultiSimilarityLoss,
     TripletMarginLoss,
 )
-from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
-from losses.ball import ball_normalize
-from losses.checks import check_batch, check_positive
-from losses.contrastive import AllPairsContrastiveLoss
-from losses.loss_dict import reduced
-from losses.method import STANDS_FOR, Hook, HookContext, Method, Preset, Space
-from losses.xbm import C1_MARGINS, C2_MARGINS, CCP_PROTOCOL, C1Loss
+from losses._tools.all_pairs import AllPairsContrastiveLoss
+from losses._tools.ball import ball_normalize
+from losses._tools.c1 import C1Loss
+from losses._tools.checks import check_base_params, check_choice, check_not_negative, check_positive
+from losses._tools.k_center import farthest_points
+from losses._tools.labelled_loss import LossDict, ProxyLoss
+from losses._tools.loss_dict import reduced
+from losses.method import (
+    STANDS_FOR,
+    Hook,
+    HookContext,
+    Method,
+    ParamTypes,
+    Preset,
+    Space,
+    declared_params,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +47,16 @@ BASES: Mapping[str, tuple[Callable[..., BaseMetricLossFunction], Callable[..., B
     "triplet": (TripletMarginLoss, LpDistance),
 }
 
+# By data set; what the paper took from the reality check's optima, rounded as it prints them.
 BASE_PARAMS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
-    "c1": C1_MARGINS,
-    "c2": C2_MARGINS,
+    "c1": {dataset: {"margin": 0.5} for dataset in ("cub", "cars", "sop", "inshop")},
+    # It changes CUB's pos_margin from -0.2 to 0 and gives SOP's values to In-Shop.
+    "c2": {
+        "cub": {"pos_margin": 0.0, "neg_margin": 0.3841},
+        "cars": {"pos_margin": 0.2652, "neg_margin": 0.5409},
+        "sop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
+        "inshop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
+    },
     # In-Shop's are the reality check's optima for SOP, as the paper has it.
     "ms": {
         "cub": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
@@ -65,15 +82,13 @@ def build_base(
     loss, default_distance = BASES[base]
     defaults = BASE_PARAMS[base]["cub"]
     given = base_params or {}
-    unknown = [name for name in given if name not in defaults]
-    if unknown:
-        raise ValueError(f"base '{base}' has parameters {', '.join(defaults)}, got {unknown[0]!r}")
+    check_base_params(base, given, defaults)
     if distance is None:
         distance = default_distance(normalize_embeddings=False)
     return loss(**{**defaults, **given}, distance=distance)
 
 
-class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
+class CCPLoss(ProxyLoss):
     """A pair loss between the batch and trainable proxies, plus a little of it within the batch.
 
     Embeddings and proxies are ball-normalised; proxies are kept raw. Proxy p of class c is row
@@ -102,64 +117,42 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         distance: BaseDistance | None = None,
         **kwargs: Any,
     ) -> None:
-        check_positive(
-            num_classes=num_classes,
-            embedding_size=embedding_size,
-            proxies_per_class=proxies_per_class,
-        )
-        if not batch_loss_weight >= 0:
-            raise ValueError(f"batch_loss_weight must not be negative, got {batch_loss_weight}")
+        check_positive(proxies_per_class=proxies_per_class)
+        check_not_negative(batch_loss_weight=batch_loss_weight)
         if isinstance(base, str):
             base = build_base(base, base_params, distance)
         elif base_params is not None or distance is not None:
             raise ValueError("base_params and distance belong to a base given by name")
-        super().__init__(distance=base.distance, **kwargs)
+        super().__init__(
+            num_classes,
+            embedding_size,
+            num_proxies=num_classes * proxies_per_class,
+            distance=base.distance,
+            **kwargs,
+        )
         self.base = base
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
         self.proxies_per_class = proxies_per_class
         self.batch_loss_weight = batch_loss_weight
-        self.proxies = nn.Parameter(torch.empty(proxies_per_class * num_classes, embedding_size))
-        self.weight_init_func(self.proxies)
         labels = torch.arange(num_classes).repeat(proxies_per_class)
         self.register_buffer("proxy_labels", labels, persistent=False)
-        self.add_to_recordable_attributes(
-            list_of_names=["num_classes", "proxies_per_class", "batch_loss_weight"], is_stat=False
-        )
+        self.record("proxies_per_class", "batch_loss_weight")
 
-    def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
-    ) -> dict[str, dict[str, Any]]:
-        c_f.labels_required(labels)
-        c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
-        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            proxies, embeddings = self._in_float32(embeddings)
-            proxy_labels = self.proxy_labels.to(labels.device)
-            base, weight = self.base, self.batch_loss_weight
-            if isinstance(base, AllPairsContrastiveLoss) and base.as_it_comes(indices_tuple):
-                vectors = ball_normalize(torch.cat([proxies, embeddings]))
-                all_labels = torch.cat([proxy_labels, labels])
-                loss = base.with_references(vectors, all_labels, len(proxies), weight)
-            else:
-                proxies, anchors = ball_normalize(proxies), ball_normalize(embeddings)
-                triplets = self._proxy_triplets(labels, proxy_labels)
-                loss = base(anchors, labels, triplets, proxies, proxy_labels)
-                if weight > 0:
-                    loss = loss + weight * base(anchors, labels, indices_tuple)
-        loss_dict = {"loss": reduced(loss)}
-        self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
-        return loss_dict
-
-    def _in_float32(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        """Proxies and embeddings in float32 or better."""
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        return self.proxies.to(device=embeddings.device, dtype=dtype), embeddings.to(dtype)
+    def batch_losses(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
+    ) -> LossDict:
+        proxies, proxy_labels = self.proxies.to(embeddings), self.proxy_labels.to(labels.device)
+        base, weight = self.base, self.batch_loss_weight
+        if isinstance(base, AllPairsContrastiveLoss) and base.as_it_comes(indices_tuple):
+            vectors = ball_normalize(torch.cat([proxies, embeddings]))
+            all_labels = torch.cat([proxy_labels, labels])
+            loss = base.with_references(vectors, all_labels, len(proxies), weight)
+        else:
+            proxies, anchors = ball_normalize(proxies), ball_normalize(embeddings)
+            triplets = self._proxy_triplets(labels, proxy_labels)
+            loss = base(anchors, labels, triplets, proxies, proxy_labels)
+            if weight > 0:
+                loss = loss + weight * base(anchors, labels, indices_tuple)
+        return {"loss": reduced(loss)}
 
     def _proxy_triplets(
         self, labels: Tensor, proxy_labels: Tensor
@@ -182,11 +175,10 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         a, p, n = (part.expand(shape).flatten() for part in (anchors, positives, negatives))
         return a, p, n
 
-    def get_logits(self, embeddings: Tensor) -> Tensor:
+    def logits(self, embeddings: Tensor) -> Tensor:
         """(batch, classes) the largest similarity (or -distance) to any proxy of the class."""
-        with torch.autocast(embeddings.device.type, enabled=False):
-            proxies, embeddings = self._in_float32(embeddings)
-            matrix = self.distance(ball_normalize(embeddings), ball_normalize(proxies))
+        proxies = self.proxies.to(embeddings)
+        matrix = self.distance(ball_normalize(embeddings), ball_normalize(proxies))
         similarities = matrix if self.distance.is_inverted else -matrix
         return similarities.view(-1, self.proxies_per_class, self.num_classes).amax(dim=1)
 
@@ -207,41 +199,6 @@ class CCPLoss(WeightRegularizerMixin, BaseMetricLossFunction):
 
     def get_default_weight_init_func(self) -> c_f.TorchInitWrapper:
         return c_f.TorchInitWrapper(torch.nn.init.kaiming_normal_)
-
-
-@torch.no_grad()
-def select_proxies(pool: Tensor, centres: Tensor) -> Tensor:
-    """Greedy k-center in every class at once: the pool's points farthest from the centres.
-
-    As many points are picked as there are centres. Each pick is the point with the largest
-    Euclidean distance to its nearest centre or earlier pick, the first such point on ties;
-    points repeat once every distance is 0.
-
-    Args:
-        pool: (classes, b, dim).
-        centres: (classes, k, dim).
-
-    Returns:
-        (classes, k, dim) points of the pool.
-    """
-    if pool.ndim != 3 or centres.ndim != 3 or pool.shape[::2] != centres.shape[::2]:
-        raise ValueError(
-            "pool and centres must have shapes (classes, b, dim) and (classes, k, dim), "
-            f"got {tuple(pool.shape)} and {tuple(centres.shape)}"
-        )
-    points = pool.to(torch.promote_types(pool.dtype, torch.float32))
-    # Differences, not inner products: images drawn twice must be exactly 0 apart. It is also
-    # the faster way for these many small matrices.
-    distances_to = partial(torch.cdist, points, compute_mode="donot_use_mm_for_euclid_dist")
-    nearest = distances_to(centres.to(points)).amin(dim=2)
-    classes = c_f.torch_arange_from_size(points)
-    picks: list[Tensor] = []
-    while len(picks) < centres.shape[1]:
-        if picks:
-            last = points[classes, picks[-1]].unsqueeze(1)
-            nearest = torch.minimum(nearest, distances_to(last).squeeze(2))
-        picks.append(nearest.argmax(dim=1))
-    return pool[classes.unsqueeze(1), torch.stack(picks, dim=1)]
 
 
 class AlternatingProjections(Hook):
@@ -272,10 +229,8 @@ class AlternatingProjections(Hook):
         monitor: str = "score",
     ) -> None:
         check_positive(pool_size=pool_size, decay=decay, patience=patience)
-        if not reference_weight >= 0:
-            raise ValueError(f"reference_weight must not be negative, got {reference_weight}")
-        if monitor not in ("score", "loss"):
-            raise ValueError(f"monitor must be 'score' or 'loss', got {monitor!r}")
+        check_not_negative(reference_weight=reference_weight)
+        check_choice("monitor", monitor, ("score", "loss"))
         self.pool_size = pool_size
         self.reference_weight = reference_weight
         self.decay = decay
@@ -349,7 +304,7 @@ class AlternatingProjections(Hook):
         centres = self.best_proxies
         if centres is None:
             centres = torch.zeros_like(loss.class_proxies())
-        loss.set_proxies(select_proxies(pool, centres))
+        loss.set_proxies(farthest_points(pool, centres))
 
     def facts(self) -> dict[str, Any]:
         return {"instances": self.instance + 1}
@@ -383,13 +338,8 @@ def build_loss(
     pair_loss: str,
     proxies_per_class: int = 8,
     batch_loss_weight: float = 0.1,
-    reference_weight: float = 2e-4,
-    pool_ratio: float = 1.5,
-    monitor: str = "score",
     **base_params: float,
 ) -> CCPLoss:
-    """The loss; what concerns the hook alone is taken and left."""
-    del reference_weight, pool_ratio, monitor
     return CCPLoss(
         num_classes,
         embedding_size,
@@ -405,13 +355,13 @@ def build_hook(
     proxies_per_class: int = 8,
     reference_weight: float = 2e-4,
     pool_ratio: float = 1.5,
+    pool_size: int | None = None,
     monitor: str = "score",
-    **loss_params: float,
 ) -> AlternatingProjections:
-    """The hook; the pool holds pool_ratio images for each proxy."""
-    del loss_params
+    """The hook; the pool holds pool_ratio images for each proxy, or pool_size for all."""
     check_positive(pool_ratio=pool_ratio)
-    pool_size = max(1, round(pool_ratio * proxies_per_class))
+    if pool_size is None:
+        pool_size = max(1, round(pool_ratio * proxies_per_class))
     return AlternatingProjections(pool_size, reference_weight, monitor=monitor)
 
 
@@ -424,6 +374,21 @@ def space(dataset: str, num_classes: int) -> Space:
         "proxies_per_class": IntDistribution(1, 4 if many_classes else 12),
         "pool_ratio": FloatDistribution(1.0, 2.0),
     }
+
+
+# What the paper trains with, for the losses it is compared with as for itself.
+CCP_PROTOCOL: Mapping[str, Any] = {
+    "optimizer": "adam",
+    "lr": 1e-5,
+    "weight_decay": 1e-4,
+    "pooling": "avg",
+    "batch_size": 32,
+    "samples_per_class": 4,
+    "embedding_size": 128,
+    "freeze_batchnorm": True,
+    "clip_norm": 10.0,
+    "clip_value": 10.0,
+}
 
 
 def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:
@@ -460,11 +425,18 @@ _PROXIES_AND_POOL: Mapping[str, Mapping[str, float]] = {
 }
 
 
+def base_types(pair_loss: str) -> ParamTypes:
+    """The parameters of a base loss, all of them real numbers."""
+    return dict.fromkeys(BASE_PARAMS[pair_loss]["cub"], float)
+
+
 def _method(pair_loss: str, aliases: tuple[str, ...] = ()) -> Method:
+    build = partial(build_loss, pair_loss=pair_loss)
     return Method(
         name=f"ccp-{pair_loss}",
         paper="Gürbüz et al., Deep Metric Learning with Chance Constraints, WACV 2024",
-        build_loss=partial(build_loss, pair_loss=pair_loss),
+        build_loss=build,
+        loss_params=declared_params(build, base_types(pair_loss)),
         build_hook=build_hook,
         space=space,
         presets=_presets(pair_loss),

@@ -23,9 +23,15 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize, one_hot
 
-from losses.checks import check_batch, check_positive
-from losses.loss_dict import reduced
-from losses.method import LOSS_LR, Method, Preset, Space
+from losses._tools.checks import (
+    check_base_params,
+    check_choice,
+    check_not_negative,
+    check_positive,
+)
+from losses._tools.labelled_loss import LabelledLoss, LossDict, in_float32
+from losses._tools.loss_dict import reduced
+from losses.method import LOSS_LR, Method, Preset, Space, declared_params
 
 
 def check_groups(groups: int, **sizes: int) -> None:
@@ -149,7 +155,7 @@ BASES = {
 }
 
 
-class DRMLLoss(BaseMetricLossFunction):
+class DRMLLoss(LabelledLoss):
     """A base loss for each group of a RelationHead, and one for its output.
 
     A group's loss sees the nodes of the samples assigned to that group; every loss has
@@ -179,17 +185,10 @@ class DRMLLoss(BaseMetricLossFunction):
         distance: BaseDistance | None = None,
         **kwargs: Any,
     ) -> None:
-        check_positive(num_classes=num_classes)
         check_groups(groups, embedding_size=embedding_size)
-        if not (repre_weight >= 0 and recon_weight >= 0):
-            raise ValueError(
-                "repre_weight and recon_weight must not be negative, "
-                f"got {repre_weight} and {recon_weight}"
-            )
+        check_not_negative(repre_weight=repre_weight, recon_weight=recon_weight)
         build = _base_builder(base, num_classes, base_params, distance)
-        super().__init__(distance=distance, **kwargs)
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
+        super().__init__(num_classes, embedding_size, distance=distance, **kwargs)
         self.base = base
         self.groups = groups
         self.repre_weight = repre_weight
@@ -202,9 +201,7 @@ class DRMLLoss(BaseMetricLossFunction):
         self.repre_loss = build(embedding_size, nn.init.kaiming_uniform_)
         self.distance = self.repre_loss.distance
         self._head: RelationHead | None = None
-        self.add_to_recordable_attributes(
-            list_of_names=["num_classes", "groups", "repre_weight", "recon_weight"], is_stat=False
-        )
+        self.record("groups", "repre_weight", "recon_weight")
         self.add_to_recordable_attributes(
             list_of_names=[f"branch{group}_size" for group in range(groups)], is_stat=True
         )
@@ -223,30 +220,16 @@ class DRMLLoss(BaseMetricLossFunction):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_head": None}
 
-    def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
-    ) -> dict[str, dict[str, Any]]:
-        c_f.labels_required(labels)
-        c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
-        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
-        labels = labels.long()
+    def batch_losses(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
+    ) -> LossDict:
         aux = self._last_forward(embeddings)
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            branch_loss = self._branch_loss(aux.nodes.to(dtype), aux.assignment, labels)
-            repre_loss = self._mined_loss(
-                self.repre_loss, embeddings.to(dtype), labels, indices_tuple
-            )
-            recon_loss = aux.errors.to(dtype).mean()
+        branch_loss = self._branch_loss(in_float32(aux.nodes), aux.assignment, labels)
+        repre_loss = self._mined_loss(self.repre_loss, embeddings, labels, indices_tuple)
         losses = {
             "branch_loss": branch_loss,
             "repre_loss": self.repre_weight * repre_loss,
-            "recon_loss": self.recon_weight * recon_loss,
+            "recon_loss": self.recon_weight * in_float32(aux.errors).mean(),
         }
         return {name: reduced(loss) for name, loss in losses.items()}
 
@@ -310,14 +293,10 @@ def _base_builder(
     distance: BaseDistance | None,
 ) -> Callable[[int, Callable[..., Tensor]], BaseMetricLossFunction]:
     """A function of (embedding size, initialisation of proxies) that builds one base loss."""
-    if base not in BASES:
-        raise ValueError(f"base must be one of {', '.join(BASES)}, got {base!r}")
+    check_choice("base", base, BASES)
     chosen = BASES[base]
     given = base_params or {}
-    unknown = [name for name in given if name not in chosen.defaults]
-    if unknown:
-        known = ", ".join(chosen.defaults)
-        raise ValueError(f"base '{base}' has parameters {known}, got {unknown[0]!r}")
+    check_base_params(base, given, chosen.defaults)
     params: dict[str, Any] = {**chosen.defaults, **given, "distance": distance}
 
     def build(size: int, init: Callable[..., Tensor]) -> BaseMetricLossFunction:
@@ -361,10 +340,7 @@ def build_loss(
     )
 
 
-def build_head(
-    in_features: int, embedding_size: int, groups: int = 4, **loss_params: float
-) -> RelationHead:
-    del loss_params
+def build_head(in_features: int, embedding_size: int, *, groups: int = 4) -> RelationHead:
     return RelationHead(in_features, embedding_size, groups)
 
 
@@ -436,10 +412,12 @@ def _presets(base: str) -> dict[str, dict[str, Preset]]:
 
 
 def _method(name: str, base: str, aliases: tuple[str, ...] = ()) -> Method:
+    build = partial(build_loss, base=base)
     return Method(
         name=name,
         paper="Zheng et al., Deep Relational Metric Learning, ICCV 2021",
-        build_loss=partial(build_loss, base=base),
+        build_loss=build,
+        loss_params=declared_params(build, dict.fromkeys(BASES[base].defaults, float)),
         build_head=build_head,
         space=partial(space, base=base),
         presets=_presets(base),

@@ -4,101 +4,33 @@ Learning", WACV 2022)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
-from pytorch_metric_learning.distances import CosineSimilarity
-from pytorch_metric_learning.losses import BaseMetricLossFunction
-from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin
 from pytorch_metric_learning.reducers import BaseReducer, DivisorReducer, MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from losses.checks import check_batch, check_positive
-from losses.cosine import cosine_similarities
-from losses.loss_dict import elements
+from losses._tools.checks import (
+    check_choice,
+    check_cosine,
+    check_not_negative,
+    check_positive,
+)
+from losses._tools.cosine import cosine_similarities
+from losses._tools.kmeans import cluster_means, seed_centroids, spherical_kmeans
+from losses._tools.labelled_loss import LossDict, ProxyLoss
+from losses._tools.loss_dict import elements
+from losses._tools.nca import check_denominator, nca_losses
 from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space
-from losses.proxynca_pp import check_denominator, nca_losses
 
 COARSE_MODES = ("kmeans", "kmeans+grad", "mean")
 # Proxy Anchor's as in its paper; the NCA's is ProxyNCA++'s 1/T, for want of one in HPL's.
 DEFAULT_SCALE = {"nca": 9.0, "anchor": 32.0}
-MAX_KMEANS_ITERATIONS = 20
-KMEANS_SEED = 0
-
-
-# Why not faiss: its k-means runs a fixed number of iterations from given centroids and cannot
-# tell that assignments have stopped changing, which a warm start does at once; it mends empty
-# clusters by splitting large ones at random; and it would take a copy to the CPU every time.
-
-
-def seed_centroids(points: Tensor, num_clusters: int) -> Tensor:
-    """(num_clusters, dim) different rows of `points` by k-means++, always the same ones.
-
-    On the CPU with a generator of its own: the draw is the same on every device and leaves the
-    random stream of training alone. It happens once in a training.
-    """
-    generator = torch.Generator(device="cpu").manual_seed(KMEANS_SEED)
-    draws = torch.rand(num_clusters, generator=generator, device="cpu", dtype=torch.float64)
-    rows = points.cpu()
-    weights = torch.ones(len(rows), dtype=torch.float64, device="cpu")
-    taken = torch.zeros(len(rows), dtype=torch.bool, device="cpu")
-    chosen: list[int] = []
-    for draw in draws:
-        if not (weights > 0).any():  # only copies of chosen rows are left
-            weights = (~taken).double()
-        cumulative = weights.cumsum(dim=0)
-        index = int(torch.searchsorted(cumulative, draw * cumulative[-1], right=True))
-        index = min(index, int(weights.nonzero()[-1]))
-        chosen.append(index)
-        taken[index] = True
-        squared_distances = (2 - 2 * (rows @ rows[index])).clamp_min(0).double()
-        weights = torch.minimum(weights, squared_distances) if chosen[1:] else squared_distances
-        weights[taken] = 0
-    return points[torch.tensor(chosen, device=points.device)]
-
-
-def cluster_means(points: Tensor, assignments: Tensor, num_clusters: int) -> Tensor:
-    """(num_clusters, dim) unit vectors in the direction of each cluster's mean."""
-    sums = torch.zeros(
-        num_clusters, points.shape[1], dtype=points.dtype, device=points.device
-    ).index_add(0, assignments, points)
-    return normalize(sums)
-
-
-def nearest_centroids(points: Tensor, centroids: Tensor) -> Tensor:
-    """(points,) index of the nearest centroid, changed so that no cluster is empty."""
-    similarities, assignments = (points @ centroids.t()).max(dim=1)
-    sizes = assignments.bincount(minlength=len(centroids))
-    for empty in (sizes == 0).nonzero().flatten().tolist():
-        # The worst-served point moves, but not out of a cluster that it alone fills.
-        alone = sizes[assignments] == 1
-        worst = similarities.masked_fill(alone, float("inf")).argmin()
-        sizes[assignments[worst]] -= 1
-        sizes[empty] += 1
-        assignments[worst] = empty
-    return assignments
-
-
-def spherical_kmeans(
-    points: Tensor, centroids: Tensor, assignments: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Lloyd's iterations on unit vectors from given centroids, until assignments stay.
-
-    Returns (clusters, dim) unit centroids, the means of what is assigned to them, and
-    (points,) assignments. Warm-started with the assignments that go with the centroids it
-    stops after one look if nothing has moved to another cluster.
-    """
-    for _ in range(MAX_KMEANS_ITERATIONS):
-        before, assignments = assignments, nearest_centroids(points, centroids)
-        centroids = cluster_means(points, assignments, len(centroids))
-        if before is not None and torch.equal(before, assignments):
-            break
-    assert assignments is not None
-    return centroids, assignments
 
 
 def per_level(name: str, value: float | Sequence[float], num_levels: int) -> tuple[float, ...]:
@@ -137,7 +69,7 @@ def superclass_indices(superclasses: Sequence[int] | Tensor, num_classes: int) -
     return torch.unique(given, return_inverse=True)[1]
 
 
-class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
+class HierarchicalProxyLoss(ProxyLoss):
     """A proxy loss at every level of a hierarchy that k-means finds among the proxies.
 
     Level 0 has a learnable proxy per class, in `proxies`. The proxies of level l are clusters
@@ -175,13 +107,9 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         denominator: str = "all",
         **kwargs: Any,
     ) -> None:
-        check_positive(
-            num_classes=num_classes, embedding_size=embedding_size, update_every=update_every
-        )
-        if base not in DEFAULT_SCALE:
-            raise ValueError(f"base must be one of {tuple(DEFAULT_SCALE)}, got {base!r}")
-        if coarse_mode not in COARSE_MODES:
-            raise ValueError(f"coarse_mode must be one of {COARSE_MODES}, got {coarse_mode!r}")
+        check_positive(num_classes=num_classes, update_every=update_every)
+        check_choice("base", base, DEFAULT_SCALE)
+        check_choice("coarse_mode", coarse_mode, COARSE_MODES)
         num_coarse = tuple(num_coarse)
         top: Tensor | None = None
         if superclasses is not None:
@@ -192,12 +120,8 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         # Before super().__init__: PML asks for reducers and names of sub-losses in there.
         self.base = base
         self.num_levels = 1 + len(num_coarse)
-        super().__init__(**kwargs)
-        if not isinstance(self.distance, CosineSimilarity):
-            name = type(self.distance).__name__
-            raise ValueError(f"HPL is defined on CosineSimilarity, got distance={name}")
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
+        super().__init__(num_classes, embedding_size, num_proxies=num_classes, **kwargs)
+        check_cosine("HPL", self.distance)
         self.num_coarse = num_coarse
         self.update_every = update_every
         scale = DEFAULT_SCALE[base] if scale is None else scale
@@ -207,18 +131,13 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         self.level_weights = per_level("level_weights", level_weights, self.num_levels)
         for level in range(self.num_levels):
             check_positive(scale=self.scale[level])
-            if not self.level_weights[level] >= 0:
-                raise ValueError(f"level_weights must not be negative, got {self.level_weights}")
+            check_not_negative(level_weights=self.level_weights[level])
         self.coarse_mode = coarse_mode
         self.denominator = denominator
         self.has_superclasses = superclasses is not None
         self.reseeded = False
-        self.proxies = nn.Parameter(torch.empty(num_classes, embedding_size))
-        self.weight_init_func(self.proxies)
         self._register_levels(top)
-        self.add_to_recordable_attributes(
-            list_of_names=["num_classes", "embedding_size", "update_every"], is_stat=False
-        )
+        self.record("update_every")
 
     def _register_levels(self, top: Tensor | None) -> None:
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
@@ -234,39 +153,26 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         if top is not None:
             self.get_buffer("assign_1").copy_(top)
 
-    def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
-    ) -> dict[str, dict[str, Any]]:
-        c_f.labels_required(labels)
-        c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
-        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
-        # In half precision a cosine loses its third digit, which the scale multiplies.
-        embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+    def batch_losses(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
+    ) -> LossDict:
         miner_weights = None
         if indices_tuple is not None:
             miner_weights = lmu.convert_to_weights(indices_tuple, labels, embeddings.dtype)
-        loss_dict: dict[str, dict[str, Any]] = {}
-        with torch.autocast(embeddings.device.type, enabled=False):
-            labels = labels.long()
-            for level, (proxies, assignments) in enumerate(self._levels(embeddings)):
-                if assignments is not None:
-                    labels = assignments[labels]
-                cosines = cosine_similarities(self.distance, embeddings, proxies)
-                losses = self._nca if self.base == "nca" else self._anchor
-                loss_dict |= losses(level, cosines, labels, miner_weights)
+        loss_dict: LossDict = {}
+        for level, (proxies, assignments) in enumerate(self._levels(embeddings)):
+            if assignments is not None:
+                labels = assignments[labels]
+            cosines = cosine_similarities(self.distance, embeddings, proxies)
+            losses = self._nca if self.base == "nca" else self._anchor
+            loss_dict |= losses(level, cosines, labels, miner_weights)
         if self.training:
             self.step += 1
-        self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
         return loss_dict
 
     def _nca(
         self, level: int, cosines: Tensor, labels: Tensor, miner_weights: Tensor | None
-    ) -> dict[str, dict[str, Any]]:
+    ) -> LossDict:
         losses = nca_losses(2 * self.scale[level] * cosines, labels, self.denominator)
         if miner_weights is not None:
             losses = losses * miner_weights
@@ -274,7 +180,7 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
 
     def _anchor(
         self, level: int, cosines: Tensor, labels: Tensor, miner_weights: Tensor | None
-    ) -> dict[str, dict[str, Any]]:
+    ) -> LossDict:
         """log(1 + sum of exp) per proxy, over its positives and over its negatives.
 
         Only proxies with a positive in the batch have the first, and its mean is over them.
@@ -373,15 +279,12 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
                         value.zero_()
         self.reseeded = False
 
-    def get_logits(self, embeddings: Tensor) -> Tensor:
-        """(batch, classes) of the classes' own level; large is good.
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(batch, classes) of the classes' own level.
 
         For "nca" what the softmax is taken of, for "anchor" cosines.
         """
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            proxies = self.proxies.to(device=embeddings.device, dtype=dtype)
-            cosines = cosine_similarities(self.distance, embeddings.to(dtype), proxies)
+        cosines = cosine_similarities(self.distance, embeddings, self.proxies.to(embeddings))
         return 2 * self.scale[0] * cosines if self.base == "nca" else cosines
 
     def _sub_loss_names(self) -> list[str]:
@@ -390,9 +293,6 @@ class HierarchicalProxyLoss(WeightRegularizerMixin, BaseMetricLossFunction):
 
     def get_default_reducer(self) -> BaseReducer:
         return MeanReducer() if self.base == "nca" else DivisorReducer()
-
-    def get_default_distance(self) -> CosineSimilarity:
-        return CosineSimilarity()
 
     def get_default_weight_init_func(self) -> c_f.TorchInitWrapper:
         if self.base == "nca":
@@ -405,49 +305,41 @@ def _coarse_count(num_coarse: int, num_classes: int) -> int:
     return max(1, min(num_coarse, num_classes // 2))
 
 
-def build_nca(
+def build_loss(
     num_classes: int,
     embedding_size: int,
+    *,
+    base: str,
     num_coarse: int = 10,
     update_every: int = 20,
-    scale_fine: float = 9.0,
-    scale_coarse: float = 9.0,
-    **kwargs: Any,
-) -> HierarchicalProxyLoss:
-    """HPL over NCA from its searched parameters."""
-    return HierarchicalProxyLoss(
-        num_classes,
-        embedding_size,
-        base="nca",
-        num_coarse=(_coarse_count(num_coarse, num_classes),),
-        update_every=update_every,
-        scale=(scale_fine, scale_coarse),
-        **kwargs,
-    )
-
-
-def build_anchor(
-    num_classes: int,
-    embedding_size: int,
-    num_coarse: int = 10,
-    update_every: int = 20,
-    scale_fine: float = 32.0,
-    scale_coarse: float = 32.0,
+    scale_fine: float | None = None,
+    scale_coarse: float | None = None,
     margin_fine: float = 0.1,
-    margin_coarse: float = 0.1,
-    **kwargs: Any,
+    margin_coarse: float | None = None,
+    coarse_weight: float = 1.0,
+    coarse_mode: str = "kmeans",
+    denominator: str = "all",
 ) -> HierarchicalProxyLoss:
-    """HPL over Proxy Anchor from its searched parameters."""
+    """HPL with one coarse level, whose scale and margin are the classes' unless they are given."""
+    if scale_fine is None:
+        scale_fine = DEFAULT_SCALE[base]
     return HierarchicalProxyLoss(
         num_classes,
         embedding_size,
-        base="anchor",
+        base=base,
         num_coarse=(_coarse_count(num_coarse, num_classes),),
         update_every=update_every,
-        scale=(scale_fine, scale_coarse),
-        margin=(margin_fine, margin_coarse),
-        **kwargs,
+        scale=(scale_fine, scale_fine if scale_coarse is None else scale_coarse),
+        margin=(margin_fine, margin_fine if margin_coarse is None else margin_coarse),
+        level_weights=(1.0, coarse_weight),
+        coarse_mode=coarse_mode,
+        denominator=denominator,
     )
+
+
+# Each without the parameters that its base does not have.
+build_nca = partial(build_loss, base="nca", margin_fine=0.0, margin_coarse=0.0)
+build_anchor = partial(build_loss, base="anchor", denominator="all")
 
 
 def _hierarchy_space(dataset: str, num_classes: int) -> dict[str, BaseDistribution]:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Space = Mapping[str, BaseDistribution]
 Params = Mapping[str, Any]
+ParamTypes = Mapping[str, type]
 
 # Optimizer settings that may stand among a method's parameters. The trainer reads them;
 # they never reach a builder.
-OPTIMIZER_PARAMS = ("loss_lr", "head_lr", "trunk_lr")
+OPTIMIZER_PARAMS: ParamTypes = {"loss_lr": float, "head_lr": float, "trunk_lr": float}
+
+# Stands for the parameters that a builder's signature names.
+AS_DECLARED: ParamTypes = {}
 
 # The range in which the reality check searched the learning rate of a loss's own parameters.
 LOSS_LR = FloatDistribution(1e-6, 1.0, log=True)
@@ -91,6 +103,9 @@ class Preset:
 class Method:
     """One name of `--loss`.
 
+    A builder takes its parameters by name, each annotated as int, float, str or bool (or one
+    of these or None), and gets those that it names and no others.
+
     Attributes:
         build_loss: called as `build_loss(num_classes, embedding_size, **params)`; the loss
             receives the head's raw output and normalises it itself.
@@ -103,6 +118,8 @@ class Method:
         build_head: `build_head(in_features, embedding_size, **params)`, where the method
             replaces the linear head. The trainer calls `loss.attach(head)` if both exist.
         build_hook: `build_hook(**params)`, where the method acts during training.
+        loss_params: what `build_loss` takes and of which type, where its signature does not
+            say; likewise head_params and hook_params.
         loss_weight_decay: for the loss's own parameters; None takes the protocol's.
         patience: validations without improvement, where the method needs more than the
             protocol gives.
@@ -118,10 +135,19 @@ class Method:
     normalizer: str = "l2"
     build_head: Callable[..., nn.Module] | None = None
     build_hook: Callable[..., Hook] | None = None
+    loss_params: ParamTypes = field(default_factory=lambda: AS_DECLARED)
+    head_params: ParamTypes = field(default_factory=lambda: AS_DECLARED)
+    hook_params: ParamTypes = field(default_factory=lambda: AS_DECLARED)
     loss_weight_decay: float | None = None
     patience: int | None = None
     sampler: str = "gp"
     aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part in ("loss", "head", "hook"):
+            builder = getattr(self, f"build_{part}")
+            if builder is not None and getattr(self, f"{part}_params") is AS_DECLARED:
+                object.__setattr__(self, f"{part}_params", declared_params(builder))
 
     def preset(self, name: str, dataset: str) -> Preset:
         """The preset for a data set, or for the one that stands for it."""
@@ -135,11 +161,115 @@ class Method:
         raise ValueError(f"preset '{name}' of {self.name} has no values for '{dataset}' or 'cub'")
 
     def known_params(self, dataset: str, num_classes: int) -> set[str]:
-        """Every parameter that somebody searched or published a value for."""
-        published = (preset.params for by in self.presets.values() for preset in by.values())
-        return {*self.space(dataset, num_classes), *OPTIMIZER_PARAMS}.union(*published)
+        """Every parameter that a value may be given for."""
+        return {*self._types(), *self.space(dataset, num_classes)}
+
+    def _types(self) -> ParamTypes:
+        return {**OPTIMIZER_PARAMS, **self.loss_params, **self.head_params, **self.hook_params}
+
+    def cast(self, params: Params, dataset: str, num_classes: int) -> dict[str, Any]:
+        """Parameters with the types that the space and the builders give them.
+
+        A value is the same then whoever wrote it down, and so is every hash of it. ValueError
+        for a parameter that the method does not have.
+        """
+        kinds: dict[str, type | BaseDistribution] = dict(self._types())
+        kinds |= self.space(dataset, num_classes)
+        for name in params:
+            if name not in kinds:
+                known = ", ".join(sorted(kinds))
+                raise ValueError(f"{self.name} has no parameter '{name}'; it has: {known}")
+        return {name: cast_to(kinds[name], name, value) for name, value in params.items()}
+
+    def make_loss(self, num_classes: int, embedding_size: int, params: Params) -> nn.Module:
+        """The loss, from those of the parameters that are its."""
+        return self.build_loss(num_classes, embedding_size, **_those_of(self.loss_params, params))
+
+    def make_head(self, in_features: int, embedding_size: int, params: Params) -> nn.Module | None:
+        """The head, from those of the parameters that are its; None where it is the usual one."""
+        if self.build_head is None:
+            return None
+        return self.build_head(in_features, embedding_size, **_those_of(self.head_params, params))
+
+    def make_hook(self, params: Params) -> Hook:
+        """The hook, from those of the parameters that are its."""
+        if self.build_hook is None:
+            return Hook()
+        return self.build_hook(**_those_of(self.hook_params, params))
 
 
-def builder_params(params: Params) -> dict[str, Any]:
-    """The parameters that builders receive: all but those of the optimizer."""
-    return {name: value for name, value in params.items() if name not in OPTIMIZER_PARAMS}
+def _those_of(declared: ParamTypes, params: Params) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name in declared}
+
+
+# What builders are handed besides their parameters.
+_SIZES = ("num_classes", "embedding_size", "in_features")
+_PLAIN_TYPES = {kind.__name__: kind for kind in (int, float, str, bool)}
+
+
+def declared_params(builder: Callable[..., Any], further: ParamTypes | None = None) -> ParamTypes:
+    """The parameters that a builder names, with their types.
+
+    What `functools.partial` has fixed is none of them.
+
+    Args:
+        further: what it takes as `**params` besides, which its signature cannot say.
+    """
+    found = dict(further or {})
+    fixed = builder.keywords if isinstance(builder, partial) else {}
+    for name, parameter in inspect.signature(builder).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            if further is None:
+                raise ValueError(
+                    f"a builder takes **{name}: name its parameters instead, each with its "
+                    "type, so that a mistyped one is refused"
+                )
+        elif name not in _SIZES and name not in fixed:
+            found[name] = _annotated_type(parameter)
+    return found
+
+
+def _annotated_type(parameter: inspect.Parameter) -> type:
+    written = parameter.annotation
+    if not isinstance(written, str):  # of a module without `from __future__ import annotations`
+        written = inspect.formatannotation(written)
+    kind = _PLAIN_TYPES.get(written.removesuffix(" | None"))
+    if kind is None:
+        raise ValueError(
+            f"parameter '{parameter.name}' of a builder must be annotated as one of "
+            f"{', '.join(_PLAIN_TYPES)}, perhaps or None, got {written!r}"
+        )
+    return kind
+
+
+def type_of(distribution: BaseDistribution) -> type:
+    """The type of the values that a distribution proposes."""
+    if isinstance(distribution, CategoricalDistribution):
+        return type(distribution.choices[0])
+    return int if isinstance(distribution, IntDistribution) else float
+
+
+def cast_to(kind: BaseDistribution | type, name: str, value: Any) -> Any:
+    """A value as Optuna would propose it or a builder expects it: 1 becomes 1.0 for a float."""
+    if isinstance(kind, CategoricalDistribution):
+        for choice in kind.choices:
+            if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+                return choice
+        known = ", ".join(map(str, kind.choices))
+        raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    if isinstance(kind, BaseDistribution):
+        kind = type_of(kind)
+    if kind in (str, bool):
+        if not isinstance(value, kind):
+            expected = "a text" if kind is str else "true or false"
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+        return value
+    whole = kind is int
+    try:
+        number = float(value)
+        if isinstance(value, bool) or not math.isfinite(number) or (whole and number % 1):
+            raise ValueError(value)
+    except (TypeError, ValueError):
+        expected = "a whole number" if whole else "a number"
+        raise ValueError(f"{name} must be {expected}, got {value!r}") from None
+    return int(number) if whole else number

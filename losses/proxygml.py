@@ -9,18 +9,15 @@ from typing import Any
 
 import torch
 from optuna.distributions import FloatDistribution, IntDistribution
-from pytorch_metric_learning.distances import CosineSimilarity
-from pytorch_metric_learning.losses import BaseMetricLossFunction
-from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin
 from pytorch_metric_learning.utils import common_functions as c_f
-from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from losses.checks import check_batch, check_positive
-from losses.cosine import cosine_similarities
-from losses.loss_dict import elements
+from losses._tools.checks import check_cosine, check_not_negative, check_positive
+from losses._tools.cosine import cosine_similarities
+from losses._tools.labelled_loss import LossDict, ProxyLoss
+from losses._tools.loss_dict import elements, weighted
 from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space
 
 # Similarities of the proxy term held at a time (16 MB in float32).
@@ -78,7 +75,7 @@ def proxy_losses(proxies: Tensor, num_classes: int) -> Tensor:
     return torch.cat(parts)
 
 
-class ProxyGMLLoss(WeightRegularizerMixin, BaseMetricLossFunction):
+class ProxyGMLLoss(ProxyLoss):
     """Softmax over class sums of the similarities to each sample's k nearest proxies.
 
     Proxies of class c are rows c*N to c*N+N-1. Classes without a selected proxy are left out
@@ -102,29 +99,21 @@ class ProxyGMLLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         scale: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        check_positive(
-            num_classes=num_classes,
-            embedding_size=embedding_size,
-            proxies_per_class=proxies_per_class,
-            ratio=ratio,
-            scale=scale,
-        )
+        check_positive(proxies_per_class=proxies_per_class, ratio=ratio, scale=scale)
+        check_not_negative(reg_weight=reg_weight)
         if ratio > 1:
             raise ValueError(f"ratio is a part of all proxies and must be at most 1, got {ratio}")
-        if not reg_weight >= 0:
-            raise ValueError(f"reg_weight must not be negative, got {reg_weight}")
         # Before super().__init__: PML asks for the names of the sub-losses in there.
         self.reg_weight = reg_weight
-        super().__init__(**kwargs)
-        if not isinstance(self.distance, CosineSimilarity):
-            name = type(self.distance).__name__
-            raise ValueError(f"ProxyGML is defined on CosineSimilarity, got distance={name}")
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
+        super().__init__(
+            num_classes, embedding_size, num_proxies=num_classes * proxies_per_class, **kwargs
+        )
+        check_cosine("ProxyGML", self.distance)
         self.proxies_per_class = proxies_per_class
         self.ratio = ratio
         self.scale = scale
         self.num_selected = num_selected(ratio, num_classes, proxies_per_class)
+        self.record("proxies_per_class", "ratio", "num_selected")
         if num_classes > 1 and self.num_selected <= proxies_per_class:
             warnings.warn(
                 f"ratio={ratio} of {num_classes} x {proxies_per_class} proxies selects "
@@ -132,52 +121,28 @@ class ProxyGMLLoss(WeightRegularizerMixin, BaseMetricLossFunction):
                 f"Above 1/num_classes = {1 / num_classes:.3g} it is not.",
                 stacklevel=2,
             )
-        self.proxies = nn.Parameter(torch.empty(num_classes * proxies_per_class, embedding_size))
-        self.weight_init_func(self.proxies)
-        self.add_to_recordable_attributes(
-            list_of_names=["num_classes", "proxies_per_class", "ratio", "num_selected"],
-            is_stat=False,
-        )
 
-    def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
-    ) -> dict[str, dict[str, Any]]:
-        c_f.labels_required(labels)
-        c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
-        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            losses = self._sample_losses(embeddings, labels.long())
-            if indices_tuple is not None:
-                losses = losses * lmu.convert_to_weights(indices_tuple, labels, losses.dtype)
-            loss_dict = {"loss": elements(losses)}
-            if self.reg_weight > 0:
-                unit = self.distance.normalize(self._proxies_like(embeddings))
-                proxy_term = self.reg_weight * proxy_losses(unit, self.num_classes)
-                loss_dict["proxy_reg_loss"] = elements(proxy_term)
-        self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
+    def batch_losses(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
+    ) -> LossDict:
+        losses = self._sample_losses(embeddings, labels)
+        loss_dict = {"loss": elements(weighted(losses, labels, indices_tuple))}
+        if self.reg_weight > 0:
+            unit = self.distance.normalize(self.proxies.to(embeddings))
+            proxy_term = self.reg_weight * proxy_losses(unit, self.num_classes)
+            loss_dict["proxy_reg_loss"] = elements(proxy_term)
         return loss_dict
 
-    def get_logits(self, embeddings: Tensor) -> Tensor:
-        """(batch, classes) similarity sums over all of a class's proxies; large is good.
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(batch, classes) similarity sums over all of a class's proxies.
 
         Without labels there is no telling a sample's own proxies, so nothing is left out.
         """
-        with torch.autocast(embeddings.device.type, enabled=False):
-            return self.scale * self._similarities(embeddings).sum(dim=2)
-
-    def _proxies_like(self, embeddings: Tensor) -> Tensor:
-        # Half precision would tie many of the similarities that are ranked.
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        return self.proxies.to(device=embeddings.device, dtype=dtype)
+        return self.scale * self._similarities(embeddings).sum(dim=2)
 
     def _similarities(self, embeddings: Tensor) -> Tensor:
-        proxies = self._proxies_like(embeddings)
-        similarities = cosine_similarities(self.distance, embeddings.to(proxies.dtype), proxies)
+        proxies = self.proxies.to(embeddings)
+        similarities = cosine_similarities(self.distance, embeddings, proxies)
         return similarities.view(len(embeddings), self.num_classes, self.proxies_per_class)
 
     def _sample_losses(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -193,9 +158,6 @@ class ProxyGMLLoss(WeightRegularizerMixin, BaseMetricLossFunction):
     def _sub_loss_names(self) -> list[str]:
         return ["loss", "proxy_reg_loss"] if self.reg_weight > 0 else ["loss"]
 
-    def get_default_distance(self) -> CosineSimilarity:
-        return CosineSimilarity()
-
     def get_default_weight_init_func(self) -> c_f.TorchInitWrapper:
         # Uniform within 1/sqrt(number of proxies): the authors hold proxies as columns, so
         # their fan-in is our fan-out.
@@ -205,17 +167,18 @@ class ProxyGMLLoss(WeightRegularizerMixin, BaseMetricLossFunction):
 def build_loss(
     num_classes: int,
     embedding_size: int,
+    *,
     proxies_per_class: int = 12,
     ratio: float = 0.05,
     reg_weight: float = 0.3,
-    **kwargs: Any,
+    scale: float = 1.0,
 ) -> ProxyGMLLoss:
-    """The loss from its searched parameters, made to suit few classes and very many."""
+    """The loss from its parameters, made to suit few classes and very many."""
     if num_classes < FEW_CLASSES:
         ratio = max(ratio, _least_ratio(num_classes))
     if num_classes * proxies_per_class > MANY_PROXIES:
         reg_weight = 0.0
-    return ProxyGMLLoss(num_classes, embedding_size, proxies_per_class, ratio, reg_weight, **kwargs)
+    return ProxyGMLLoss(num_classes, embedding_size, proxies_per_class, ratio, reg_weight, scale)
 
 
 # The published ratio of 0.05 was chosen with 98 classes and more. From 30 classes down it

@@ -7,44 +7,18 @@ from typing import Any
 
 import torch
 from optuna.distributions import FloatDistribution
-from pytorch_metric_learning.distances import CosineSimilarity
-from pytorch_metric_learning.losses import BaseMetricLossFunction
-from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin
 from pytorch_metric_learning.utils import common_functions as c_f
-from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor
 
-from losses.checks import check_batch, check_positive
-from losses.cosine import cosine_similarities
-from losses.loss_dict import elements
+from losses._tools.checks import check_positive
+from losses._tools.cosine import cosine_similarities
+from losses._tools.labelled_loss import LossDict, ProxyLoss
+from losses._tools.loss_dict import elements, weighted
+from losses._tools.nca import check_denominator, nca_losses
 from losses.method import LOSS_LR, Method, Preset, Space
 
-DENOMINATORS = ("all", "negatives")
 
-
-def nca_losses(logits: Tensor, labels: Tensor, denominator: str) -> Tensor:
-    """(batch,) -log of each sample's softmax probability of its own class.
-
-    With "negatives" the softmax leaves the own class out of its denominator, as the first
-    ProxyNCA did; that is no probability, and the loss can be negative.
-    """
-    if denominator == "all":
-        return cross_entropy(logits, labels, reduction="none")
-    own = labels.unsqueeze(1)
-    others = logits.scatter(1, own, float("-inf")).logsumexp(dim=1)
-    return others - logits.gather(1, own).squeeze(1)
-
-
-def check_denominator(denominator: str, fewest_proxies: int) -> None:
-    """Raise ValueError for an unknown denominator, or one that would be an empty sum."""
-    if denominator not in DENOMINATORS:
-        raise ValueError(f"denominator must be one of {DENOMINATORS}, got {denominator!r}")
-    if denominator == "negatives" and fewest_proxies < 2:
-        raise ValueError(f"denominator='negatives' needs 2 proxies or more, got {fewest_proxies}")
-
-
-class ProxyNCAPlusPlusLoss(WeightRegularizerMixin, BaseMetricLossFunction):
+class ProxyNCAPlusPlusLoss(ProxyLoss):
     """Cross-entropy over -(squared distance of unit vectors) / temperature, a proxy per class.
 
     Args:
@@ -62,67 +36,42 @@ class ProxyNCAPlusPlusLoss(WeightRegularizerMixin, BaseMetricLossFunction):
         denominator: str = "all",
         **kwargs: Any,
     ) -> None:
-        check_positive(
-            num_classes=num_classes, embedding_size=embedding_size, temperature=temperature
-        )
+        check_positive(temperature=temperature)
         check_denominator(denominator, num_classes)
-        super().__init__(**kwargs)
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
+        super().__init__(num_classes, embedding_size, num_proxies=num_classes, **kwargs)
         self.temperature = temperature
         self.denominator = denominator
-        self.proxies = nn.Parameter(torch.empty(num_classes, embedding_size))
-        self.weight_init_func(self.proxies)
-        self.add_to_recordable_attributes(
-            list_of_names=["num_classes", "embedding_size", "temperature"], is_stat=False
-        )
+        self.record("temperature")
 
-    def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
-    ) -> dict[str, dict[str, Any]]:
-        c_f.labels_required(labels)
-        c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
-        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
-        losses = nca_losses(self.get_logits(embeddings), labels.long(), self.denominator)
-        if indices_tuple is not None:
-            losses = losses * lmu.convert_to_weights(indices_tuple, labels, dtype=losses.dtype)
-        loss_dict = {"loss": elements(losses)}
-        self.add_weight_regularization_to_loss_dict(loss_dict, self.proxies)
-        return loss_dict
+    def batch_losses(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
+    ) -> LossDict:
+        losses = nca_losses(self.logits(embeddings), labels, self.denominator)
+        return {"loss": elements(weighted(losses, labels, indices_tuple))}
 
-    def get_logits(self, embeddings: Tensor) -> Tensor:
-        """(batch, classes) what the softmax is taken of, but for a constant; large is good."""
-        # Half precision loses the third digit of a cosine, which the temperature multiplies
-        # by 18: the loss is computed in float32 at least, outside any autocast.
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            proxies = self.proxies.to(device=embeddings.device, dtype=dtype)
-            matrix = cosine_similarities(self.distance, embeddings.to(dtype), proxies)
-            # A cosine needs no underflow guard and no pairwise differences; a user's distance
-            # is taken as it is, so LpDistance(power=2) is the formula as printed.
-            scale = 2 if self.distance.is_inverted else -1
-            return matrix * (scale / self.temperature)
-
-    def get_default_distance(self) -> CosineSimilarity:
-        return CosineSimilarity()
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(batch, classes) what the softmax is taken of, but for a constant."""
+        proxies = self.proxies.to(embeddings)
+        matrix = cosine_similarities(self.distance, embeddings, proxies)
+        # A cosine needs no underflow guard and no pairwise differences; a user's distance
+        # is taken as it is, so LpDistance(power=2) is the formula as printed.
+        scale = 2 if self.distance.is_inverted else -1
+        return matrix * (scale / self.temperature)
 
     def get_default_weight_init_func(self) -> c_f.TorchInitWrapper:
         return c_f.TorchInitWrapper(torch.nn.init.normal_, std=0.125)
 
 
 def build_loss(
-    num_classes: int, embedding_size: int, inverse_temperature: float = 9.0, **kwargs: Any
+    num_classes: int,
+    embedding_size: int,
+    *,
+    inverse_temperature: float = 9.0,
+    denominator: str = "all",
 ) -> ProxyNCAPlusPlusLoss:
-    """The loss from its searched parameters; 1/T is searched because logits grow with it."""
+    """The loss from its parameters; 1/T is searched because logits grow with it."""
     check_positive(inverse_temperature=inverse_temperature)
-    return ProxyNCAPlusPlusLoss(
-        num_classes, embedding_size, temperature=1 / inverse_temperature, **kwargs
-    )
+    return ProxyNCAPlusPlusLoss(num_classes, embedding_size, 1 / inverse_temperature, denominator)
 
 
 def space(dataset: str, num_classes: int) -> Space:

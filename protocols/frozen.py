@@ -23,10 +23,7 @@ FROZEN = replace(
     validate_every=100,
     patience=10,
     max_steps=5000,
-    datasets={
-        "inshop": {"folds": "balanced"},
-        "glyphs": {field: GLYPHS[field] for field in IMAGES},
-    },
+    datasets={"glyphs": {field: GLYPHS[field] for field in IMAGES}},
 )
 
 PROTOCOLS = (FROZEN,)

@@ -33,7 +33,7 @@ MLRC = EvaluationProtocol(
     datasets={
         "cars": CARS,
         "sop": SOP,
-        "inshop": {**SOP, "folds": "balanced"},
+        "inshop": SOP,
         "inaturalist": SOP,
         "imagenet": SOP,
         "glyphs": GLYPHS,

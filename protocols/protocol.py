@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
-import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
+from msgspec import Meta
 from optuna.distributions import BaseDistribution, FloatDistribution
 
 from protocols.splits import FOLD_SCHEMES
@@ -21,29 +20,21 @@ OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
 # other than their default, which is what was done before, so that those results keep theirs.
 ADDED_LATER = ("frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps")
 
-# Fields with a fixed set of values, those that must be above zero, and not below.
-CHOICES: dict[str, Collection[str]] = {
-    "folds": FOLD_SCHEMES,
-    "pooling": ("avg", "max", "avg+max"),
-    "norm": ("none", "layer"),
-    "optimizer": ("rmsprop", "adam", "adamw", "sgd"),
-    "metric": ("map_at_r", "r_precision", "p_at_1"),
-}
-POSITIVE = (
-    *("embedding_size", "resize", "crop", "batch_size", "samples_per_class", "lr"),
-    *("trunk_lr", "validate_every", "patience", "max_steps", "threads"),
-    *("clip_norm", "clip_value", "optimizer_eps"),
-)
-NOT_NEGATIVE = ("warmup_steps", "weight_decay")
+# Types of fields, with what a run can use.
+Count = Annotated[int, Meta(ge=1)]
+Number = Annotated[float, Meta(ge=0, le=1e9)]  # infinity is no setting
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+Range = tuple[Positive, Positive]
+Pooling = Annotated[str, Meta(pattern=r"^(avg|max|avg\+max|[1-9][0-9]*-max)$")]
+POOLINGS = ("avg", "max", "avg+max", "K-max (as 8-max)")
+Norm = Literal["none", "layer"]
+Optimizer = Literal["rmsprop", "adam", "adamw", "sgd"]
 
-# Ranges, by what they may not exceed: a crop is no larger than its image.
-ASCENDING = {"crop_scale": 1.0, "crop_ratio": math.inf}
+WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 # Fields that do nothing where the trunk is frozen, by the value that says so.
 OF_THE_TRUNK = {"trunk_lr": None, "warmup_steps": 0}
-
-# Pooling that keeps the K largest values of a channel, as 8-max.
-K_MAX = re.compile(r"([1-9][0-9]*)-max")
 
 # A name that lists its changes separates them with this, as in `mlrc+batch_size=64`.
 SEPARATOR = "+"
@@ -57,7 +48,7 @@ class EvaluationProtocol:
         folds: scheme of protocols.splits.
         frozen: the trunk's pooled features are computed once, without augmentation; only head and
             loss train.
-        pooling: one of CHOICES, or K-max: the mean of the K largest values of each channel.
+        pooling: avg, max, avg+max, or K-max: the mean of the K largest values of each channel.
         norm: "layer" for a LayerNorm without affine before the head, else "none".
         freeze_batchnorm: running statistics of the trunk frozen; scale and shift still train.
         resize, crop: short side of the decoded image, side of the square that is used.
@@ -78,42 +69,42 @@ class EvaluationProtocol:
     summary: str = ""
 
     folds: str = "mlrc"
-    embedding_size: int = 128
+    embedding_size: Count = 128
     frozen: bool = False
 
     trunk: str = "bninception"
-    pooling: str = "avg"
-    norm: str = "none"
+    pooling: Pooling = "avg"
+    norm: Norm = "none"
     freeze_batchnorm: bool = True
 
-    resize: int = 256
-    crop: int = 227
-    crop_scale: tuple[float, float] | None = (0.16, 1.0)
-    crop_ratio: tuple[float, float] = (0.75, 1.33)
+    resize: Count = 256
+    crop: Count = 227
+    crop_scale: Range | None = (0.16, 1.0)
+    crop_ratio: Range = (0.75, 1.33)
     flip: bool = True
 
-    batch_size: int = 32
-    samples_per_class: int | None = None
-    optimizer: str = "rmsprop"
-    lr: float = 1e-6
-    search_head_lr: tuple[float, float] | None = None
-    trunk_lr: float | None = None
-    warmup_steps: int = 0
-    weight_decay: float = 1e-4
-    momentum: float = 0.9
-    optimizer_eps: float = 1e-8
-    clip_norm: float | None = None
-    clip_value: float | None = None
+    batch_size: Count = 32
+    samples_per_class: Count | None = None
+    optimizer: Optimizer = "rmsprop"
+    lr: Positive = 1e-6
+    search_head_lr: Range | None = None
+    trunk_lr: Positive | None = None
+    warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    weight_decay: Number = 1e-4
+    momentum: Share = 0.9
+    optimizer_eps: Positive = 1e-8
+    clip_norm: Positive | None = None
+    clip_value: Positive | None = None
 
     metric: str = "map_at_r"
-    validate_every: int = 200
-    patience: int = 5
-    max_steps: int = 100_000
-    threads: int = 1
+    validate_every: Count = 200
+    patience: Count = 5
+    max_steps: Count = 100_000
+    threads: Count = 1
     prune: bool = False
 
-    trials: int = 50
-    reproductions: int = 10
+    trials: Count = 50
+    reproductions: Count = 10
     datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def on(self, dataset: str, changes: Mapping[str, Any] | None = None) -> EvaluationProtocol:
@@ -145,64 +136,46 @@ def parse_changes(text: str) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     # Only before a field: a value may hold the separator, as in pooling=avg+max.
     for item in re.split(r"\+(?=\w+=)", text):
-        key, equals, value = item.partition("=")
+        name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"'{item}' does not read as field=value")
-        changes[key] = parse_field(key, value)
+        changes[name] = parse_field(name, value)
     return changes
 
 
-def parse_field(key: str, text: str) -> Any:
+def parse_field(name: str, text: str) -> Any:
     """The value of a protocol field, read from text by the field's type."""
-    hints = get_type_hints(EvaluationProtocol)
-    known = [f.name for f in fields(EvaluationProtocol) if f.name not in OUTSIDE_IDENTITY]
-    known.remove("name")
-    if key not in known:
-        raise ValueError(f"a protocol has no field '{key}'.{_hint(key, known)}")
-    try:
-        return _parse(hints[key], text)
-    except ValueError:
-        raise ValueError(f"'{text}' is no value for protocol field '{key}'") from None
+    known = {f.name for f in fields(EvaluationProtocol)} - {"name", *OUTSIDE_IDENTITY}
+    if name not in known:
+        raise ValueError("protocol field", name, known)
+    kind, may_be_none = _kind_of(name)
+    if text == "none" and may_be_none:
+        return None
+    return _of_its_type(name, text.split(",") if get_origin(kind) is tuple else text)
 
 
 def check(protocol: EvaluationProtocol) -> None:
     """Raise ValueError for a value that no run could use."""
-    for field_name, choices in CHOICES.items():
-        value = getattr(protocol, field_name)
-        if field_name == "pooling":
-            _check_pooling(value, choices)
-        elif value not in choices:
-            raise ValueError(f"no {field_name} named '{value}'.{_hint(value, choices)}")
-    for field_name in (f.name for f in fields(protocol)):
-        value = getattr(protocol, field_name)
-        numbers = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise ValueError(f"{field_name} must be finite, got {_format(value)}")
-    for field_name in POSITIVE:
-        value = getattr(protocol, field_name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{field_name} must be positive, got {value}")
+    for one in fields(protocol):
+        if one.name != "datasets":
+            _of_its_type(one.name, getattr(protocol, one.name))
+    if protocol.folds not in FOLD_SCHEMES:
+        raise ValueError("folds", protocol.folds, FOLD_SCHEMES)
+    for name in ("crop_scale", "crop_ratio", "search_head_lr"):
+        ends = getattr(protocol, name)
+        if ends is not None and ends[0] > ends[1]:
+            raise ValueError(f"{name} must be ascending, got {_format(ends)}")
+    if protocol.crop_scale is not None and protocol.crop_scale[1] > 1:
+        scale = _format(protocol.crop_scale)
+        raise ValueError(f"crop_scale must be at most 1.0, all of the image, got {scale}")
     rates = protocol.search_head_lr
-    if rates is not None and not 0 < rates[0] <= protocol.lr <= rates[1]:
-        raise ValueError(
-            f"search_head_lr must be positive, ascending and around lr ({protocol.lr}), got {rates}"
-        )
-    for field_name in NOT_NEGATIVE:
-        value = getattr(protocol, field_name)
-        if value < 0:
-            raise ValueError(f"{field_name} must not be negative, got {value}")
-    if not 0 <= protocol.momentum < 1:
-        raise ValueError(f"momentum must be 0 or more and below 1, got {protocol.momentum}")
-    for field_name, most in ASCENDING.items():
-        value = getattr(protocol, field_name)
-        if value is not None and not 0 < value[0] <= value[1] <= most:
-            limit = f", ascending and at most {most}" if math.isfinite(most) else " and ascending"
-            raise ValueError(f"{field_name} must be positive{limit}, got {_format(value)}")
-    for field_name, nothing in OF_THE_TRUNK.items():
-        value = getattr(protocol, field_name)
+    if rates is not None and not rates[0] <= protocol.lr <= rates[1]:
+        raise ValueError(f"search_head_lr must be around lr ({protocol.lr}), got {_format(rates)}")
+    for name, nothing in OF_THE_TRUNK.items():
+        value = getattr(protocol, name)
         if protocol.frozen and value != nothing:
             raise ValueError(
-                f"{field_name} must be {_format(nothing)} where the trunk is frozen, got {value}"
+                f"{name} must be {_format(nothing)} where the trunk is frozen, got {value}"
             )
     if protocol.crop > protocol.resize:
         raise ValueError(
@@ -211,41 +184,32 @@ def check(protocol: EvaluationProtocol) -> None:
         )
 
 
-def _check_pooling(value: str, choices: Collection[str]) -> None:
-    if value in choices or K_MAX.fullmatch(value):
-        return
-    if value.endswith("-max"):
-        raise ValueError(f"pooling K-max takes a K of 1 or more, as 8-max; got '{value}'")
-    raise ValueError(f"no pooling named '{value}'.{_hint(value, [*choices, 'K-max'])}")
+def _kind_of(name: str) -> tuple[Any, bool]:
+    """The type of a field, and whether it may also be None."""
+    kind = get_type_hints(EvaluationProtocol, include_extras=True)[name]
+    options = get_args(kind)
+    return (options[0], True) if type(None) in options else (kind, False)
 
 
-def _hint(wrong: str, known: Iterable[str]) -> str:
-    near = get_close_matches(wrong, list(known), n=1)
-    suggestion = f" Did you mean '{near[0]}'?" if near else ""
-    return f"{suggestion}\n  known: {', '.join(known)}"
-
-
-def _parse(kind: Any, text: str) -> Any:
-    if get_origin(kind) in (Union, types.UnionType):
-        if text == "none":
-            return None
-        return _parse(next(arg for arg in get_args(kind) if arg is not type(None)), text)
-    if get_origin(kind) is tuple:
-        parts = text.split(",")
-        if len(parts) != len(get_args(kind)):
-            raise ValueError(text)
-        return tuple(_parse(arg, part) for arg, part in zip(get_args(kind), parts, strict=True))
-    if kind is bool:
-        return {"true": True, "false": False}[text] if text in ("true", "false") else _refuse(text)
-    return kind(text)
-
-
-def _refuse(text: str) -> Any:
-    raise ValueError(text)
+def _of_its_type(name: str, value: Any) -> Any:
+    """A value, or the text of one, as the field has it."""
+    kind, may_be_none = _kind_of(name)
+    if value is None and may_be_none:
+        return None
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    try:
+        return msgspec.convert(value, kind, strict=not isinstance(value, str | list))
+    except msgspec.ValidationError as error:
+        if choices or kind is Pooling:
+            raise ValueError(name, value, choices or POOLINGS) from None
+        # As in "Expected `int` >= 1 - at `$[0]`".
+        rule = re.sub(r"`(\w+)`", lambda kind: WORDS.get(kind[1], kind[1]), str(error))
+        rule = rule.removeprefix("Expected ").partition(" - at")[0].partition(", got")[0]
+        raise ValueError(f"{name} must be {rule}, got {_format(value)}") from None
 
 
 def _format(value: Any) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ",".join(_format(part) for part in value)
     if value is None or isinstance(value, bool):
         return str(value).lower()

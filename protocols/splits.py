@@ -59,6 +59,15 @@ def mlrc_applies(num_classes: int) -> bool:
     return num_classes >= MLRC_MIN_CLASSES and num_classes % 2 == 0
 
 
+def applicable_folds(scheme: str, num_classes: int, given: bool) -> str:
+    """The fold scheme of a protocol on a data set, or what stands for it there.
+
+    Args:
+        given: whether the data set comes split, which is not how the reality check halves it.
+    """
+    return "balanced" if scheme == "mlrc" and (given or not mlrc_applies(num_classes)) else scheme
+
+
 def split_classes(
     num_classes: int, scheme: str, given_trainval: Sequence[int] | None = None
 ) -> ClassSplit:

@@ -7,19 +7,27 @@ import os
 # One thread per process: tests run beside each other, and scores depend on it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from harness import registry
 from harness.config import RunConfig
+from harness.data.sources import open_part
 from harness.datasets import folder
 from harness.datasets.dataset import Listing
 from harness.experiment import Experiment, build_experiment
+from harness.searching.study import Study
 from harness.training import trainer
+from harness.training.unit import Unit
 
 # Two validations per fold: enough to choose a checkpoint, over in a fraction of a second.
 QUICK = "mlrc+max_steps=6+validate_every=3"
@@ -45,6 +53,12 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture(autouse=True)
+def fresh_listings() -> None:
+    """As where a command begins."""
+    registry.forget_listings()
+
+
+@pytest.fixture(autouse=True)
 def checkpoint_at_every_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a run can be cut at any of them, however short."""
     monkeypatch.setattr(trainer, "CHECKPOINT_SHARE", 1000.0)
@@ -65,6 +79,31 @@ def config(tmp_path: Path) -> RunConfig:
 @pytest.fixture
 def make_experiment(config: RunConfig) -> Callable[..., Experiment]:
     return lambda **values: build_experiment(config.updated(values))
+
+
+def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
+    """A process that hears Ctrl-C, also where the shell made us deaf to it, as `nohup` and `&`."""
+    hear = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, text=True, preexec_fn=hear, **options)
+
+
+def unit_of(
+    experiment: Experiment,
+    params: Mapping[str, Any] | None = None,
+    fold: int = 0,
+    repetition: int = 0,
+) -> Unit:
+    """At the published parameters, unless others are given."""
+    trainval = open_part(experiment, "trainval")
+    return Unit(experiment, trainval, params or experiment.published_params, fold, repetition)
+
+
+def identity_of(experiment: Experiment) -> dict[str, Any]:
+    return experiment.identity(open_part(experiment, "trainval").fingerprint)
+
+
+def study_of(experiment: Experiment) -> Study:
+    return Study(experiment, open_part(experiment, "trainval").fingerprint)
 
 
 def write_images(root: Path, num_classes: int = 16, per_class: int = 5) -> None:

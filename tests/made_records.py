@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.results.layout import metrics_path, record_path, table_path
 from harness.results.records import MetricsRecord, TestRecord
 
 QUERIES = [4, 2, 2]  # of three test classes
@@ -26,7 +27,10 @@ def make_record(
     }
     scores = {"map_at_r": score, "r_precision": score, "p_at_1": score}
     per_class: dict[str, list[float | None]] = {"map_at_r": [score] * 3, "p_at_1": [score] * 3}
-    fold = {"best_step": 200, "steps": 400, "train_seconds": 8.0, "peak_memory": 2**30}
+    fold = {
+        **{"best_step": 200, "steps": 400, "train_seconds": 8.0, "peak_memory": 2**30},
+        **{"device": "cpu", "stopped_by": "patience"},
+    }
     values: dict[str, Any] = {
         "kind": "reproduction",
         "identity": {
@@ -41,7 +45,7 @@ def make_record(
         "queries": 8,
         "queries_dropped": 0,
         "test_fingerprint": "t1",
-        "folds": [{**fold, "device": "cpu"}] * 4,
+        "folds": [fold] * 4,
         "search": {
             **{"trials": 50, "failed": 1, "validation": 0.4, "on_bound": {}},
             "asked": {"trials": 50, "reproductions": 10},
@@ -59,8 +63,8 @@ def make_record(
 def put(results: Path, record: TestRecord) -> Path:
     """Write a record where an evaluation would; returns the file."""
     identity = record.identity
-    table = results / identity["protocol"]["name"] / f"{identity['dataset']}-{identity['trunk']}"
-    path = table / "records" / identity["method"] / f"abc-{record.repetition:02d}.json"
+    table = table_path(str(identity["protocol"]["name"]), identity["dataset"], identity["trunk"])
+    path = record_path(results / table, identity["method"], "abc", record.repetition)
     record.write(path)
     return path
 
@@ -84,6 +88,6 @@ def put_metrics(path: Path, scores: dict[str, float]) -> Path:
         test_fingerprint=record.test_fingerprint,
         provenance=record.provenance,
     )
-    place = path.with_name(f"{path.stem}.metrics.{'+'.join(sorted(scores))}.json")
+    place = metrics_path(path, scores)
     more.write(place)
     return place

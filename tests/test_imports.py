@@ -3,54 +3,144 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+import harness
+from harness.errors import HarnessError
+from harness.registry import KINDS
+
 ROOT = Path(__file__).parent.parent
 
+# What is directly in `harness`, lowest first: a file imports what is in its own layer or below.
+LAYERS = (
+    *(("errors", "redact", "typed", "config"), ("system",), ("metrics",), ("results",)),
+    *(("registry", "experiment"), ("model",), ("data",), ("training",), ("searching",)),
+    *(("evaluation",), ("cli",), ("__init__", "__main__", "testing", "report")),
+)
+RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-def imported_by(path: Path) -> set[str]:
-    """Every module named in an import statement of a file, wherever it stands."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+# What is registered by name stands beside the layers.
+BESIDE = tuple(kind.package for kind in KINDS.values())
 
 
 def files_of(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for folder in ("harness", *BESIDE) for path in files_of(folder)}
+
+
+def imported_by(path: Path) -> set[str]:
+    """Our modules named in an import statement of a file, inside of functions, too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, f"{path}: relative imports hide where they go"
+            both = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
+            found |= {one if one in MODULES else other for one, other in both}
+    return found & set(MODULES)
+
+
+EDGES = {name: imported_by(path) for name, path in MODULES.items()}
+
+
 def within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-@pytest.mark.parametrize("own", ["losses", "protocols", "harness.datasets", "harness.trunks"])
-def test_parts_import_nothing_from_the_orchestrator(own: str) -> None:
-    files = files_of(own.replace(".", "/"))
-    assert files
-    for path in files:
-        for module in imported_by(path):
-            if any(within(module, package) for package in ("harness", "losses", "protocols")):
-                assert within(module, own), path
+def beside(module: str) -> str | None:
+    """The package beside the layers that a module is in."""
+    return next((package for package in BESIDE if within(module, package)), None)
 
 
-def test_only_the_registry_reaches_losses_and_protocols() -> None:
-    reaching = {
-        path.relative_to(ROOT).as_posix()
-        for path in files_of("harness")
-        for module in imported_by(path)
-        if within(module, "losses") or within(module, "protocols")
+def rank_of(module: str) -> int:
+    return RANKS["__init__" if module == "harness" else module.split(".")[1]]
+
+
+def test_every_part_of_the_harness_has_a_layer() -> None:
+    parts = {info.name for info in pkgutil.iter_modules(harness.__path__)}
+    assert parts - {name.rpartition(".")[2] for name in BESIDE} <= set(RANKS)
+
+
+def test_no_import_points_upward() -> None:
+    upward = [
+        f"{module} -> {other}"
+        for module, others in EDGES.items()
+        for other in others
+        if not beside(module) and not beside(other) and rank_of(other) > rank_of(module)
+    ]
+    assert upward == []
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    assert len(list(TopologicalSorter(EDGES).static_order())) == len(MODULES)
+
+
+def test_what_stands_beside_the_layers_imports_nothing_of_the_rest() -> None:
+    reaching = [
+        f"{module} -> {other}"
+        for module, others in EDGES.items()
+        for other in others
+        if beside(module) and not within(other, beside(module) or "")
+    ]
+    assert reaching == []
+
+
+def exports(module: str, name: str) -> bool:
+    """Whether a module registers something."""
+    nodes = ast.parse(MODULES[module].read_text()).body
+    assigned = [t for n in nodes if isinstance(n, ast.Assign) for t in n.targets]
+    assigned += [n.target for n in nodes if isinstance(n, ast.AnnAssign)]
+    return any(isinstance(target, ast.Name) and target.id == name for target in assigned)
+
+
+def test_what_is_registered_is_reached_by_name_alone() -> None:
+    """The harness knows what a method or a data set is like, and none in particular."""
+    registered = {
+        module
+        for kind in KINDS.values()
+        for module in MODULES
+        if within(module, kind.package) and exports(module, kind.export)
     }
-    # harness/__init__.py hands out loss classes lazily.
-    assert reaching == {"harness/registry.py", "harness/__init__.py"}
+    assert len(registered) > len(KINDS)
+    reaching = {
+        f"{module} -> {other}"
+        for module, others in EDGES.items()
+        for other in others & registered
+        if not beside(module)
+    }
+    assert reaching == set()
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """Importing it would put the module in the place of the function."""
+    parts = {info.name for info in pkgutil.iter_modules(harness.__path__)}
+    assert harness.__all__ and not parts & set(harness.__all__)
+
+
+@pytest.mark.parametrize("name", harness.__all__)
+def test_a_public_function_can_be_called_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        with pytest.raises(HarnessError, match="no-such-loss"):
+            getattr(harness, name)("no-such-loss")
+        assert inspect.isfunction(getattr(harness, name))
 
 
 def test_only_the_command_line_prints_or_exits() -> None:
@@ -58,34 +148,37 @@ def test_only_the_command_line_prints_or_exits() -> None:
         calls = [n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         names = {call.id for call in calls if isinstance(call, ast.Name)}
         names |= {call.attr for call in calls if isinstance(call, ast.Attribute)}
-        if path.parent.name != "cli" and path.name not in ("__main__.py", "display.py"):
+        if path.parent.name != "cli" and path.name != "__main__.py":
             assert not names & {"print", "exit"}, path
 
 
-MAIN = "from harness.cli import main; main"
-
-
-def modules_after(statement: str) -> set[str]:
-    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+def modules_after(*statements: str) -> list[set[str]]:
+    """What one new interpreter has loaded after each of some statements."""
+    tell = "print('loaded:', *sys.modules)"
+    code = "\n".join(["import sys", *(f"{statement}\n{tell}" for statement in statements)])
     command = [sys.executable, "-c", code]
-    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    return [set(line.split()[1:]) for line in lines if line.startswith("loaded:")]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import harness",
-        f"{MAIN}(['--help'])",
-        "from harness.results import leaderboard, rendering",
-        f"{MAIN}(['compare', 'proxygml', 'proxyanchor', '--results-dir', r'{ROOT / 'results'}'])",
-        "from harness.config import RunConfig",
-    ],
-)
-def test_light_work_does_not_import_torch(statement: str) -> None:
-    loaded = modules_after(statement)
-    assert "harness" in loaded
-    assert "torch" not in loaded
+def torch_free() -> Iterator[str]:
+    """What must never wait for torch: modules, and commands."""
+    yield "import harness"
+    yield from (f"import {module}" for module in MODULES if within(module, "harness.results"))
+    yield from ("import harness.metrics.names", "import losses.method", "import harness.config")
+    main = "from harness.cli import main; main"
+    yield f"{main}(['--help'])"
+    yield f"{main}(['compare', 'proxygml', 'proxyanchor', '--results-dir', r'{ROOT / 'results'}'])"
+
+
+def test_light_work_does_not_import_torch() -> None:
+    statements = list(torch_free())
+    for statement, loaded in zip(statements, modules_after(*statements), strict=True):
+        assert "harness" in loaded
+        assert "torch" not in loaded, statement
 
 
 def test_a_loss_class_can_be_had_from_the_package() -> None:
-    assert "torch" in modules_after("from harness import CCPLoss")
+    (loaded,) = modules_after("from harness import CCPLoss")
+    assert "torch" in loaded

@@ -54,7 +54,7 @@ def compare(
         for name in dataset or ["glyphs"]
     ]
     problems: list[str] = []
-    comparisons, ranks = comparing.compare(tables, methods, metric, problems)
+    comparisons, ranks = comparing.compare(tables, methods, metric, problems, _full_name)
     title = "Differences in percent, the first minus the second"
     print_table(_rows(comparisons), title, (*NARROW, title_of(metric)))
     for comparison in comparisons:
@@ -63,6 +63,12 @@ def compare(
         _print_ranks(ranks)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
+
+
+def _full_name(name: str) -> str:
+    from harness.registry import full_name  # the losses, and thus torch: for an alias alone
+
+    return full_name(name)
 
 
 def _rows(comparisons: list[Comparison]) -> pd.DataFrame:

@@ -8,19 +8,20 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import Dataset, Loss, Protocol, RunsDir, Storage, Trunk, read_values
+from harness.cli import options
+from harness.cli.options import read_values
 from harness.cli.show import Studies, nothing_found
 from harness.errors import HarnessError
 
 
 def dashboard(
     studies: Studies = None,
-    loss: Loss = None,
-    dataset: Dataset = None,
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    storage: Storage = None,
-    runs_dir: RunsDir = None,
+    loss: options.Loss = None,
+    dataset: options.Dataset = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    storage: options.Storage = None,
+    runs_dir: options.RunsDir = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
 ) -> None:

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import (
-    AllowMissing,
-    CacheDir,
-    ConfigFile,
-    DataRoot,
-    Device,
-    Protocol,
-    Trunk,
-    Weights,
-    progress,
-    read_values,
-)
+from harness.cli import options
+from harness.cli.options import progress, read_values
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -36,11 +26,11 @@ data = typer.Typer(no_args_is_help=True, help="Check the files of a data set, or
 @data.command()
 def check(
     dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
-    data_root: DataRoot = None,
+    data_root: options.DataRoot = None,
     output: Annotated[
         Path | None, typer.Option(dir_okay=False, help="JSON file of all that was found.")
     ] = None,
-    config: ConfigFile = None,
+    config: options.ConfigFile = None,
 ) -> None:
     """Counts, missing and broken files, odd formats, duplicates, and a checksum.
 
@@ -72,17 +62,17 @@ def check(
 @data.command()
 def prepare(
     dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    weights: Weights = None,
-    data_root: DataRoot = None,
-    allow_missing: AllowMissing = None,
-    cache_dir: CacheDir = None,
-    device: Device = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    weights: options.Weights = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = None,
+    cache_dir: options.CacheDir = None,
+    device: options.Device = None,
     test: Annotated[
         bool, typer.Option("--test", help="The test classes too, which only eval needs.")
     ] = False,
-    config: ConfigFile = None,
+    config: options.ConfigFile = None,
 ) -> None:
     """Decode the images once, as search would; under frozen, let the trunk encode them too.
 
@@ -90,6 +80,7 @@ def prepare(
     """
     values = read_values(config, None, locals())
     from harness.config import RunConfig
+    from harness.data.sources import open_part
     from harness.experiment import build_benchmark
 
     benchmark = build_benchmark(RunConfig().updated(values))
@@ -99,9 +90,9 @@ def prepare(
         check_trunk(benchmark)
     parts = ["trainval", "test"] if test else ["trainval"]
     with progress(verbose=False) as listener:
-        sources = {part: benchmark.open_part(part, listener) for part in parts}
+        sources = {part: open_part(benchmark, part, listener) for part in parts}
     for part, source in sources.items():
-        absent = benchmark.absent(part, source)
+        absent = benchmark.absent(part, len(source.indices))
         without = f", {absent:,} missing or broken" if absent else ""
         print(f"{part}: {len(source.indices):,} images{without}, fingerprint {source.fingerprint}")
     if benchmark.unlisted:

@@ -1,4 +1,4 @@
-"""How progress looks: bars on a terminal, plain lines elsewhere. Used by the command line alone."""
+"""How things look: progress as bars on a terminal and as plain lines elsewhere; numbers; times."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from harness.system.progress import Event
-
-# Events that end a unit of work, and what the unit is called.
-UNITS = {"trial": "trial", "pruned": "trial", "tested": "reproduction"}
+from harness.system.progress import (
+    Event,
+    ModelEnded,
+    Prepared,
+    Stopping,
+    Tested,
+    TrialEnded,
+    Validated,
+)
 
 STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
 
-# Work on the images of a part before any training, and what they are afterwards.
-PREPARATIONS = {"decoding": "decoded", "encoding": "encoded by the trunk"}
+# Work on images before any training, and what they are afterwards.
+PREPARED = {"decoding": "decoded", "encoding": "encoded by the trunk"}
 
 
 class Pace:
@@ -29,31 +34,15 @@ class Pace:
         self.method = ""
         self.done = 0
 
-    def left(self, event: Event) -> str:
-        """Call it once for every finished unit."""
-        if event.method != self.method:
-            self.method, self.started, self.done = event.method, self.last, 0
+    def left(self, method: str, number: int, total: int) -> str:
+        """Call it once for every finished unit, with its number of how many."""
+        if method != self.method:
+            self.method, self.started, self.done = method, self.last, 0
         self.done += 1
         self.last = time.monotonic()
         # Of all workers together: units that overlap come in twice as fast.
-        remaining = event.units - _place(event)
-        seconds = (self.last - self.started) / self.done * remaining
-        return f"about {spell_seconds(seconds)} left" if remaining > 0 else "last one"
-
-
-def _place(event: Event) -> int:
-    """Trials count from 0, reproductions from 1; people count from 1."""
-    return event.unit + 1 if event.kind in ("trial", "pruned", "validation") else event.unit
-
-
-def spell_seconds(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _score(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+        seconds = (self.last - self.started) / self.done * (total - number)
+        return f"about {spell_seconds(seconds)} left" if number < total else "last one"
 
 
 class Lines:
@@ -76,35 +65,48 @@ class Lines:
             self.console.print(text)
 
     def _text(self, event: Event) -> str:
-        if event.kind == "stopping":
-            return STOPPING
-        if event.kind in PREPARATIONS:
-            text = f"{event.method}: {event.units} images {PREPARATIONS[event.kind]}"
-            return text if event.unit == event.units else ""
-        if event.kind == "validation":
-            where = f"fold {event.fold}, step {event.step}/{event.max_steps}"
-            text = f"{event.method}: {where}, best so far {_score(event.score)}"
-            return text if self.verbose else ""
-        if event.kind == "model":
-            text = f"{event.method}: reproduction {event.unit}/{event.units}, fold {event.fold}"
-            if event.message:
-                return f"{text} failed: {event.message}"
-            return f"{text}, validation {_score(event.score)}" if self.verbose else ""
-        return self._finished(event) if event.kind in UNITS else ""
+        match event:
+            case Stopping():
+                return STOPPING
+            case Prepared() if event.done == event.total:
+                return f"{event.dataset}: {event.total} images {PREPARED[event.action]}"
+            case Validated() if self.verbose:
+                where = f"fold {event.fold}, step {event.step}/{event.max_steps}"
+                return f"{event.method}: {where}, best so far {_score(event.best)}"
+            case TrialEnded():
+                return self._trial(event)
+            case ModelEnded():
+                return self._model(event)
+            case Tested():
+                return self._tested(event)
+        return ""
 
-    def _finished(self, event: Event) -> str:
-        if not event.units:  # a naive baseline
+    def _trial(self, event: TrialEnded) -> str:
+        place = f"{event.method}: trial {event.trial}/{event.trials}"
+        if event.reason:
+            return f"{place} failed: {event.reason}"
+        score = f"map@r {_score(event.score)}"
+        if event.pruned:
+            score += f" expected: hopeless after fold {event.folds}"
+        best, seconds = f"best {_score(event.best)}", f"{event.seconds:.0f} s"
+        left = self.pace.left(event.method, event.trial, event.trials)
+        return ", ".join([place, score, best, seconds, left])
+
+    def _model(self, event: ModelEnded) -> str:
+        place = f"{event.method}: reproduction {event.reproduction}/{event.reproductions}"
+        if event.fold:
+            place += f", fold {event.fold}"
+        if event.reason:
+            return f"{place} failed: {event.reason}"
+        return f"{place}, validation {_score(event.score)}" if self.verbose else ""
+
+    def _tested(self, event: Tested) -> str:
+        if not event.reproductions:  # a naive baseline
             return f"{event.method}: tested"
-        place = f"{UNITS[event.kind]} {_place(event)}/{event.units}"
-        if event.message:
-            return f"{event.method}: {place} failed: {event.message}"
-        parts = [f"{event.method}: {place}", f"map@r {_score(event.score)}"]
-        if event.kind == "pruned":
-            parts[1] += f" expected: hopeless after fold {len(event.scores)}"
-        if event.kind != "tested":
-            parts.append(f"best {_score(event.best)}")
-            parts.append(f"{event.seconds:.0f} s")
-        return ", ".join([*parts, self.pace.left(event)])
+        number, total = event.reproduction, event.reproductions
+        place = f"{event.method}: reproduction {number}/{total}"
+        left = self.pace.left(event.method, number, total)
+        return f"{place}, map@r {_score(event.score)}, {left}"
 
 
 class Bars:
@@ -134,21 +136,26 @@ class Bars:
         self.bars.stop()
 
     def __call__(self, event: Event) -> None:
-        if event.kind in PREPARATIONS:
-            self._show(f"{event.kind} {event.method}", event.unit, event.units, "images")
-        elif event.kind == "validation":
-            description = f"  worker {event.worker}: {event.method} {_place(event)}"
-            note = f"fold {event.fold}, best so far {_score(event.score)}"
-            key = f"worker {event.worker}"
-            self._show(description, event.step, event.max_steps, note, key)
-        elif event.kind == "stopping":
-            self.bars.print(STOPPING)
-        elif event.message:
-            self.bars.print(f"{event.method} {_place(event)} failed: {event.message}")
-        elif event.kind in UNITS and event.units:
-            best = f"best {_score(event.best)}" if event.kind != "tested" else ""
-            note = f"{UNITS[event.kind]}s, last {_score(event.score)} {best}"
-            self._show(event.method, _place(event), event.units, note)
+        match event:
+            case Stopping():
+                self.bars.print(STOPPING)
+            case Prepared():
+                title = f"{event.action} {event.dataset}"
+                self._show(title, event.done, event.total, "images")
+            case Validated():
+                title = f"  worker {event.worker}: {event.method} {event.unit}"
+                note = f"fold {event.fold}, best so far {_score(event.best)}"
+                self._show(title, event.step, event.max_steps, note, f"worker {event.worker}")
+            case TrialEnded() if event.reason:
+                self.bars.print(f"{event.method} {event.trial} failed: {event.reason}")
+            case ModelEnded() if event.reason:
+                self.bars.print(f"{event.method} {event.reproduction} failed: {event.reason}")
+            case TrialEnded():
+                note = f"trials, last {_score(event.score)} best {_score(event.best)}"
+                self._show(event.method, event.trial, event.trials, note)
+            case Tested() if event.reproductions:
+                note = f"reproductions, last {_score(event.score)}"
+                self._show(event.method, event.reproduction, event.reproductions, note)
 
     def _show(self, text: str, done: int, total: int, note: str, key: str = "") -> None:
         key = key or text
@@ -157,9 +164,19 @@ class Bars:
         self.bars.update(self.tasks[key], description=text, completed=done, total=total, note=note)
 
 
+def spell_seconds(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def spell(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={short(value)}" for name, value in params.items()) or "none"
 
 
 def short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -7,30 +7,9 @@ from typing import Annotated
 
 import typer
 
+from harness.cli import options
 from harness.cli.leaderboard import Published, show_tables
-from harness.cli.options import (
-    AllowMissing,
-    Cache,
-    CacheDir,
-    ConfigFile,
-    DataRoot,
-    Dataset,
-    Device,
-    Loss,
-    MoreLosses,
-    Protocol,
-    Reproductions,
-    ResultsDir,
-    RunsDir,
-    Set,
-    Storage,
-    Trunk,
-    Verbose,
-    Weights,
-    Workers,
-    progress,
-    read_values,
-)
+from harness.cli.options import progress, read_values
 
 Metrics = Annotated[
     list[str] | None,
@@ -45,28 +24,28 @@ Single = Annotated[
 
 
 def evaluate(
-    loss: Loss = None,
-    more: MoreLosses = None,
-    dataset: Dataset = None,
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    weights: Weights = None,
-    reproductions: Reproductions = None,
-    workers: Workers = None,
-    device: Device = None,
-    data_root: DataRoot = None,
-    allow_missing: AllowMissing = None,
-    cache: Cache = None,
-    cache_dir: CacheDir = None,
-    storage: Storage = None,
-    runs_dir: RunsDir = None,
-    results_dir: ResultsDir = None,
-    config: ConfigFile = None,
-    set_: Set = None,
+    loss: options.Loss = None,
+    more: options.MoreLosses = None,
+    dataset: options.Dataset = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    weights: options.Weights = None,
+    reproductions: options.Reproductions = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = None,
+    cache: options.Cache = None,
+    cache_dir: options.CacheDir = None,
+    storage: options.Storage = None,
+    runs_dir: options.RunsDir = None,
+    results_dir: options.ResultsDir = None,
+    config: options.ConfigFile = None,
+    set_: options.Set = None,
     metrics: Metrics = None,
     single_512: Single = False,
     published: Published = False,
-    verbose: Verbose = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Train the best parameters again with new seeds, open the test classes, write the tables.
 

@@ -35,7 +35,7 @@ def leaderboard(results_dir: ResultsDir = None, published: Published = False) ->
 
     $ harness leaderboard --results-dir their/results --published
     """
-    from harness.results.leaderboard import find_tables
+    from harness.results.layout import find_tables
 
     results = Path(results_dir or "results")
     tables = find_tables(results)
@@ -51,8 +51,7 @@ def show_tables(
     tables: Iterable[Path], results: Path, published: bool = False, problems: Iterable[str] = ()
 ) -> None:
     """Write and print tables, then everything that could not enter them."""
-    from harness.results import rendering
-    from harness.results.leaderboard import build
+    from harness.results.leaderboard import build, write
     from harness.results.published import find_folder
 
     numbers = find_folder(results) if published else None
@@ -61,7 +60,7 @@ def show_tables(
         board = build(folder)
         problems.extend(board.problems)
         if len(board.frame):
-            files = rendering.write(board)
+            files = write(board)
             _print_board(board, files)
             if numbers is not None:
                 _print_beside(folder, numbers)
@@ -84,13 +83,14 @@ def _print_board(board: Leaderboard, files: list[Path]) -> None:
 
 def _print_beside(table: Path, numbers: Path) -> None:
     """Ours and the papers', and a file of both."""
+    from harness.results.layout import BESIDE_PUBLISHED
     from harness.results.published import beside
     from harness.results.rendering import beside_shown
     from harness.system.files import write_text
 
     found = beside(table, numbers)
     if len(found.rows):
-        path = table / "published.csv"
+        path = table / BESIDE_PUBLISHED
         write_text(path, found.rows.to_csv(index=False))
         print_table(beside_shown(found.rows), "Ours and published, in percent")
         print("± of the difference: of ours and theirs together, or of ours if they give none.")

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.cli import options
 from harness.cli.display import short
-from harness.cli.options import Dataset
 from harness.errors import unknown
 
 
@@ -15,7 +15,7 @@ def list_(
     kind: Annotated[
         str, typer.Argument(help="losses, datasets, protocols, trunks or all.")
     ] = "all",
-    dataset: Dataset = None,
+    dataset: options.Dataset = None,
 ) -> None:
     """What there is: losses with paper and search space, data sets, protocols, trunks.
 

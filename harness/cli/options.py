@@ -114,7 +114,9 @@ def progress(verbose: bool) -> Iterator[Any]:
     """A listener that shows bars on a terminal and writes plain lines elsewhere."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     from harness.cli.display import Bars, Lines
+    from harness.registry import forget_listings
 
+    forget_listings()  # of another command in this process
     display = Bars() if sys.stderr.isatty() else Lines(verbose)
     with display:
         yield display

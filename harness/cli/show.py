@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli import options
 from harness.cli.display import short, spell, spell_seconds
-from harness.cli.options import Dataset, Loss, Protocol, RunsDir, Storage, Trunk, read_values
+from harness.cli.options import read_values
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ Studies = Annotated[
 
 def show(
     studies: Studies = None,
-    loss: Loss = None,
-    dataset: Dataset = None,
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    storage: Storage = None,
-    runs_dir: RunsDir = None,
+    loss: options.Loss = None,
+    dataset: options.Dataset = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    storage: options.Storage = None,
+    runs_dir: options.RunsDir = None,
 ) -> None:
     """Best parameters, what matters, how the search went; also while it runs.
 

@@ -6,37 +6,14 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import (
-    AllowMissing,
-    Cache,
-    CacheDir,
-    ConfigFile,
-    DataRoot,
-    Dataset,
-    Device,
-    Loss,
-    MoreLosses,
-    Preset,
-    Protocol,
-    Prune,
-    RunsDir,
-    Sampler,
-    Seed,
-    Set,
-    Storage,
-    Trials,
-    Trunk,
-    TrunkLr,
-    Weights,
-    Workers,
-    read_search_configs,
-)
+from harness.cli import options
+from harness.cli.options import read_search_configs
 from harness.errors import HarnessError
 
 
 def submit(
-    loss: Loss = None,
-    more: MoreLosses = None,
+    loss: options.Loss = None,
+    more: options.MoreLosses = None,
     nodes: Annotated[int, typer.Option(help="Machines, each with its workers.")] = 1,
     partition: Annotated[str, typer.Option(help="Of Slurm.")] = "",
     gpus: Annotated[int, typer.Option(help="Per node.")] = 0,
@@ -45,26 +22,26 @@ def submit(
     slurm: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any option of sbatch.")
     ] = None,
-    dataset: Dataset = None,
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    weights: Weights = None,
-    trunk_lr: TrunkLr = None,
-    trials: Trials = None,
-    sampler: Sampler = None,
-    prune: Prune = False,
-    preset: Preset = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    device: Device = None,
-    data_root: DataRoot = None,
-    allow_missing: AllowMissing = None,
-    cache: Cache = None,
-    cache_dir: CacheDir = None,
-    storage: Storage = None,
-    runs_dir: RunsDir = None,
-    config: ConfigFile = None,
-    set_: Set = None,
+    dataset: options.Dataset = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    weights: options.Weights = None,
+    trunk_lr: options.TrunkLr = None,
+    trials: options.Trials = None,
+    sampler: options.Sampler = None,
+    prune: options.Prune = False,
+    preset: options.Preset = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = None,
+    cache: options.Cache = None,
+    cache_dir: options.CacheDir = None,
+    storage: options.Storage = None,
+    runs_dir: options.RunsDir = None,
+    config: options.ConfigFile = None,
+    set_: options.Set = None,
 ) -> None:
     """Run a search on many nodes through Slurm, or on this machine where there is none.
 

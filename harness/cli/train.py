@@ -2,58 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli import options
 from harness.cli.display import spell
-from harness.cli.options import (
-    AllowMissing,
-    Cache,
-    CacheDir,
-    ConfigFile,
-    DataRoot,
-    Dataset,
-    Device,
-    Loss,
-    MoreLosses,
-    Preset,
-    Protocol,
-    RunsDir,
-    Seed,
-    Set,
-    Trunk,
-    TrunkLr,
-    Weights,
-    progress,
-    read_configs,
-    read_values,
-)
-from harness.errors import HarnessError
+from harness.cli.options import progress, read_configs, read_values
 
 if TYPE_CHECKING:
     from harness.config import RunConfig
 
 
 def train(
-    loss: Loss = None,
-    more: MoreLosses = None,
-    dataset: Dataset = None,
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    weights: Weights = None,
-    trunk_lr: TrunkLr = None,
-    preset: Preset = None,
-    seed: Seed = None,
-    device: Device = None,
-    data_root: DataRoot = None,
-    allow_missing: AllowMissing = None,
-    cache: Cache = None,
-    cache_dir: CacheDir = None,
-    runs_dir: RunsDir = None,
-    config: ConfigFile = None,
-    set_: Set = None,
+    loss: options.Loss = None,
+    more: options.MoreLosses = None,
+    dataset: options.Dataset = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    weights: options.Weights = None,
+    trunk_lr: options.TrunkLr = None,
+    preset: options.Preset = None,
+    seed: options.Seed = None,
+    device: options.Device = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = None,
+    cache: options.Cache = None,
+    cache_dir: options.CacheDir = None,
+    runs_dir: options.RunsDir = None,
+    config: options.ConfigFile = None,
+    set_: options.Set = None,
     folds: Annotated[
         int | None, typer.Option(min=1, help="Only so many of the folds. Default: all.")
     ] = None,
@@ -75,45 +53,21 @@ def train(
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
     from harness.evaluation.naive import validate_naive
-    from harness.experiment import build_experiment
-    from harness.model.build import check_trunk
-    from harness.system.device import choose_device
-    from harness.system.progress import Event
-    from harness.training.trainer import Progress, TrainingFailed
-    from harness.training.trial import mean_score, run_trial, training_geometry
+    from harness.training.trial import mean_score, train, training_geometry
 
-    experiment = build_experiment(config)
-    check_trunk(experiment)
-    params, metric = experiment.published_params, experiment.protocol.metric
-    name, most = experiment.method.name, experiment.protocol.max_steps
-    choose_device(config.device)
     with progress(verbose=True) as listener:
-        experiment.open_part("trainval", listener)
-
-        def validated(fold: int, progress: Progress) -> None:
-            event = Event("validation", name, units=1, fold=fold, max_steps=most)
-            listener(replace(event, step=progress.step, score=progress.best_score))
-
-        try:
-            folds = run_trial(
-                experiment,
-                params,
-                validated,
-                enough=lambda done: len(done) == count,
-                keep_weights=geometry,
-            )
-        except TrainingFailed as failure:
-            raise HarnessError(f"training failed: {failure}") from None
-    print(f"{name} on {experiment.dataset_label}, {experiment.protocol.name}")
-    print(f"  params: {spell(params)}")
-    for fold in folds:
+        units, folds = train(config, count, listener, keep_weights=geometry)
+    experiment, metric = units[0].experiment, units[0].experiment.protocol.metric
+    print(f"{experiment.method.name} on {experiment.dataset_label}, {experiment.protocol.name}")
+    print(f"  params: {spell(units[0].params)}")
+    for unit, fold in zip(units, folds, strict=True):
         where = f"at step {fold.best_step} of {fold.steps}, {fold.seconds:.1f} s"
         facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())
-        print(f"  fold {fold.fold}: validation {metric} {fold.best_score:.4f} {where}{facts}")
+        print(f"  fold {fold.fold + 1}: validation {metric} {fold.best_score:.4f} {where}{facts}")
         if naive:
             score, size = validate_naive(experiment, fold.fold)
             print(f"    before training, PCA to {size}: {score:.4f}")
         if geometry:
-            radius, distance = training_geometry(experiment, params, fold.fold)
+            radius, distance = training_geometry(unit)
             print(f"    training classes: covering radius {radius:.4f}, distance {distance:.4f}")
     print(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")

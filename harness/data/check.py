@@ -15,7 +15,7 @@ from PIL import Image
 from harness import registry
 from harness.data.duplicates import alike_groups, equal_groups, thumbnail
 from harness.datasets.dataset import Dataset, Listing, decode_rgb
-from harness.system.progress import Event, Listener, ignore
+from harness.system.progress import Listener, Prepared, ignore
 
 BLOCK = 1000  # images handed to the threads at once, so that Ctrl-C need not wait for all
 
@@ -124,7 +124,7 @@ def _examine_all(name: str, listing: Listing, listener: Listener) -> Iterator[Fi
         for start in range(0, total, BLOCK):
             block = range(start, min(start + BLOCK, total))
             yield from pool.map(examine, block)
-            listener(Event("decoding", name, unit=block.stop, units=total))
+            listener(Prepared(dataset=name, action="decoding", done=block.stop, total=total))
 
 
 def _examine(listing: Listing, index: int) -> Finding:

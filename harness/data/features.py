@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.data.batches import Blocks, Source
-from harness.data.image_cache import Report, silent
+from harness.data.image_cache import OnProgress, no_progress
 from harness.data.loading import Loader
 from harness.system.files import build_cache, check_room, read_json, write_json
 
@@ -51,7 +51,7 @@ def open_features(
     folder: Path,
     open_images: Callable[[], Source],
     build_encoder: Callable[[], tuple[Encode, Loader]],
-    report: Report = silent,
+    report: OnProgress = no_progress,
 ) -> Features:
     """The features kept in `folder`, or computed into it now.
 
@@ -76,7 +76,9 @@ def open_features(
 
 
 @torch.no_grad()
-def _compute(work: Path, images: Source, encode: Encode, loader: Loader, report: Report) -> None:
+def _compute(
+    work: Path, images: Source, encode: Encode, loader: Loader, report: OnProgress
+) -> None:
     indices = list(images.indices)
     done = 0
     # Written piece by piece: a full disk kills who writes to a memory map.

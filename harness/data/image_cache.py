@@ -22,10 +22,10 @@ BLOCK = 256  # images decoded before they are written
 SAMPLE = 64  # images whose size is looked at to estimate that of the cache
 SHOWN = 5  # broken images named in a message
 
-Report = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-def silent(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """The report of who does not listen."""
 
 
@@ -111,7 +111,7 @@ def open_store(
     *,
     allow_broken: bool = False,
     decoded: bool = True,
-    report: Report = silent,
+    report: OnProgress = no_progress,
 ) -> ImageStore:
     """The images of `indices`, from the cache or built into it now.
 
@@ -180,7 +180,7 @@ def _write(
     short_side: int,
     keep: bool,
     work: Path,
-    report: Report,
+    report: OnProgress,
 ) -> None:
     digest = hashlib.sha256()
     rows: list[tuple[int, int, int]] = []

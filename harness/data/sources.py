@@ -16,17 +16,17 @@ from harness.errors import HarnessError
 from harness.experiment import Benchmark, digest_of
 from harness.model.build import build_trunk
 from harness.system.device import choose_device
-from harness.system.progress import Event, Listener
+from harness.system.progress import Listener, Prepared, ignore
 
 
-def open_source(benchmark: Benchmark, part: str, listener: Listener) -> Source:
-    """What a model of this benchmark is trained or tested on."""
+def open_part(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Source:
+    """What a model sees of "trainval" or of "test". Only evaluation may ask for the latter."""
     if benchmark.protocol.frozen:
         return open_features_of(benchmark, part, listener)
     return open_images(benchmark, part, listener)
 
 
-def open_images(benchmark: Benchmark, part: str, listener: Listener) -> Images:
+def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Images:
     """The pixels of a part, decoded now if they are not in the cache."""
     protocol, config = benchmark.protocol, benchmark.config
     listed = benchmark.listed(part)
@@ -44,7 +44,7 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener) -> Images:
     return Images(store, crops)
 
 
-def open_features_of(benchmark: Benchmark, part: str, listener: Listener) -> Features:
+def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Features:
     """What the trunk makes of a part before any training, computed now if it is not cached."""
     protocol, config = benchmark.protocol, benchmark.config
     listed = benchmark.listed(part)
@@ -71,9 +71,9 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener) -> Fea
     )
 
 
-def _reporter(kind: str, benchmark: Benchmark, listener: Listener) -> Callable[[int, int], None]:
+def _reporter(action: str, benchmark: Benchmark, listener: Listener) -> Callable[[int, int], None]:
     return lambda done, total: listener(
-        Event(kind, benchmark.dataset_label, unit=done, units=total)
+        Prepared(dataset=benchmark.dataset_label, action=action, done=done, total=total)
     )
 
 

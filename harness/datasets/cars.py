@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.io import loadmat
 
-from harness.datasets.dataset import Dataset, Listing, Source, list_files, superclasses_of
+from harness.datasets.dataset import Dataset, Listing, list_files, superclasses_of
+from harness.datasets.locate import DatasetFiles
 
-SOURCE = Source(
+SOURCE = DatasetFiles(
     name="cars",
     folders=("cars196", "CARS196", "stanford_cars", "cars"),
     expected="""

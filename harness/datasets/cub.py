@@ -6,16 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.dataset import (
-    Dataset,
-    Listing,
-    Source,
-    list_files,
-    read_rows,
-    superclasses_of,
-)
+from harness.datasets.dataset import Dataset, Listing, list_files, superclasses_of
+from harness.datasets.locate import DatasetFiles, read_rows
 
-SOURCE = Source(
+SOURCE = DatasetFiles(
     name="cub",
     folders=("CUB_200_2011", "cub200", "cub"),
     expected="""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.datasets.dataset import Dataset, Listing, Source
+from harness.datasets.dataset import Dataset, Listing
 from harness.datasets.folder import list_class_folders
+from harness.datasets.locate import DatasetFiles
 
-SOURCE = Source(
+SOURCE = DatasetFiles(
     name="imagenet",
     folders=("imagenet", "ImageNet", "ILSVRC2012", "ILSVRC"),
     expected="""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.dataset import Dataset, Listing, Source, list_files, superclasses_of
+from harness.datasets.dataset import Dataset, Listing, list_files, superclasses_of
+from harness.datasets.locate import DatasetFiles
 
-SOURCE = Source(
+SOURCE = DatasetFiles(
     name="inaturalist",
     folders=("inaturalist", "Inaturalist", "iNaturalist2018", "inat2018"),
     expected="""

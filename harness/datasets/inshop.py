@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.dataset import Dataset, Listing, Source, list_files, read_rows
+from harness.datasets.dataset import Dataset, Listing, list_files
+from harness.datasets.locate import DatasetFiles, read_rows
 
-SOURCE = Source(
+SOURCE = DatasetFiles(
     name="inshop",
     folders=(
         "In-shop Clothes Retrieval Benchmark",

@@ -10,16 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.dataset import (
-    Dataset,
-    Listing,
-    Source,
-    list_files,
-    read_rows,
-    superclasses_of,
-)
+from harness.datasets.dataset import Dataset, Listing, list_files, superclasses_of
+from harness.datasets.locate import DatasetFiles, read_rows
 
-SOURCE = Source(
+SOURCE = DatasetFiles(
     name="sop",
     folders=("Stanford_Online_Products", "online_products", "sop"),
     expected="""

@@ -9,17 +9,14 @@ from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, measure
-from harness.results.records import MetricsRecord, TestRecord, provenance
+from harness.results.layout import metrics_beside, metrics_path, record_lock
+from harness.results.provenance import provenance
+from harness.results.records import MetricsRecord, TestRecord
 
 
 def missing_metrics(path: Path, metrics: Sequence[str]) -> list[str]:
     """Those that no record of the run holds; `path` is that of its TestRecord."""
-    start, end = f"{path.stem}.metrics.", ".json"
-    known = {
-        metric
-        for more in path.parent.glob(f"{start}*{end}")
-        for metric in more.name.removeprefix(start).removesuffix(end).split("+")
-    }
+    known = metrics_beside(path)
     return [metric for metric in metrics if metric not in known]
 
 
@@ -36,7 +33,7 @@ def add_metrics(
     if not path.exists() or not missing_metrics(path, metrics):
         return
     try:
-        with FileLock(locks / f"{path.stem}.metrics.lock", timeout=0):
+        with FileLock(record_lock(locks, path, "metrics"), timeout=0):
             missing = missing_metrics(path, metrics)
             if missing:
                 _measure(path, missing, embed)
@@ -57,4 +54,4 @@ def _measure(path: Path, metrics: Sequence[str], embed: Callable[[], TestEmbeddi
         scores=measure(test, metrics),
         test_fingerprint=test.fingerprint,
         provenance=provenance(),
-    ).write(path.with_name(f"{path.stem}.metrics.{'+'.join(sorted(metrics))}.json"))
+    ).write(metrics_path(path, metrics))

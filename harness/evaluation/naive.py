@@ -7,27 +7,30 @@ trainval images here, so that a naive row has seen no more of the test classes t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from harness.data.batches import Blocks
+from harness.data.batches import Blocks, Source
 from harness.data.features import Features
 from harness.data.loading import image_loader
 from harness.data.sources import open_features_of, open_images
 from harness.evaluation.extra_metrics import add_metrics
-from harness.evaluation.scoring import TestEmbeddings, score, see_test
+from harness.evaluation.scoring import TestEmbeddings, describe_test, score
 from harness.experiment import Experiment, digest_of
 from harness.metrics import retrieval
 from harness.model.build import build_trunk
 from harness.model.network import NORMALIZERS
-from harness.results.records import TestRecord, note_test_opening, provenance
-from harness.system.device import choose_device
-from harness.system.progress import ignore
+from harness.results.layout import record_path
+from harness.results.ledger import note_test_opening
+from harness.results.provenance import provenance
+from harness.results.records import Identity, TestRecord
+from harness.system.device import choose_device, cpu_threads
+from harness.system.progress import Listener, Tested
 from harness.training.embed import embed
-from harness.training.trial import cpu_threads
 
 # Pixels are reduced only where an image has no more of them than this: beyond, PCA takes longer
 # than training.
@@ -35,57 +38,63 @@ MAX_PIXELS = 4096
 
 
 def evaluate_naive(
-    experiment: Experiment, listener: Callable[[str], None], metrics: Sequence[str] = ()
+    experiment: Experiment, trainval: Source, listener: Listener, metrics: Sequence[str] = ()
 ) -> None:
     """Write the naive records of an experiment's table that are not there yet."""
     name = "pretrained" if experiment.pretrained else "untrained"
-    for repetition in [0] if _fixed(experiment) else range(1, experiment.reproductions + 1):
-        _evaluate(experiment, name, repetition, listener, metrics)
+    repetitions = [0] if _fixed(experiment) else range(1, experiment.reproductions + 1)
+    identity = experiment.identity_of(name, trainval.fingerprint)
+    rows = [_NaiveRow(experiment, identity, repetition) for repetition in repetitions]
     if experiment.listing.channels * experiment.protocol.crop**2 <= MAX_PIXELS:
-        _evaluate(experiment, "pixels", 0, listener, metrics)
+        identity = experiment.identity_of("pixels", trainval.fingerprint)
+        rows.append(_NaiveRow(experiment, identity, 0))
+    for row in rows:
+        with cpu_threads(experiment.protocol.threads):
+            row.write(listener, metrics)
 
 
-def _evaluate(
-    experiment: Experiment,
-    name: str,
-    repetition: int,
-    listener: Callable[[str], None],
-    metrics: Sequence[str],
-) -> None:
-    identity = {**experiment.identity(), "method": name}
-    digest = digest_of({"identity": identity, "params": {}})
-    path = experiment.results / "records" / name / f"{digest}-{repetition:02d}.json"
+@dataclass(frozen=True)
+class _NaiveRow:
+    experiment: Experiment
+    identity: Identity
+    repetition: int
 
-    def embed_test() -> TestEmbeddings:
-        note_test_opening(experiment.results, name, digest, repetition)
-        return _embed_test(experiment, name, repetition)
+    @property
+    def name(self) -> str:
+        return self.identity["method"]
 
-    with cpu_threads(experiment.protocol.threads):
+    @property
+    def digest(self) -> str:
+        return digest_of({"identity": self.identity, "params": {}})
+
+    def write(self, listener: Listener, metrics: Sequence[str]) -> None:
+        table = self.experiment.results
+        path = record_path(table, self.name, self.digest, self.repetition)
         if not path.exists():
             TestRecord(
                 kind="naive",
-                identity=identity,
+                identity=self.identity,
                 params={},
-                repetition=repetition,
+                repetition=self.repetition,
                 folds=[],
                 search={},
                 provenance=provenance(),
-                **score(embed_test()),
+                **score(self.embed_test()),
             ).write(path)
-            listener(name)
-        add_metrics(path, metrics, embed_test, experiment.runs)
+            listener(Tested(method=self.name))
+        add_metrics(path, metrics, self.embed_test, self.experiment.runs)
 
-
-def _embed_test(experiment: Experiment, name: str, repetition: int) -> TestEmbeddings:
-    """The test classes in as many principal components as trained embeddings have."""
-    seen, test = (_features(experiment, name, repetition, part) for part in ("trainval", "test"))
-
-    size = experiment.protocol.embedding_size
-    kinds = {
-        "concatenated": [_reduced(seen.values, test.values, len(experiment.split.folds) * size)],
-        "separated": [_reduced(seen.values, test.values, size)],
-    }
-    return see_test(experiment, test, kinds)
+    def embed_test(self) -> TestEmbeddings:
+        """The test classes in as many principal components as trained embeddings have."""
+        experiment, name = self.experiment, self.name
+        note_test_opening(experiment.results, name, self.digest, self.repetition)
+        seen, test = (
+            _features(experiment, name, self.repetition, part) for part in ("trainval", "test")
+        )
+        size = experiment.protocol.embedding_size
+        sizes = {"concatenated": len(experiment.split.folds) * size, "separated": size}
+        kinds = {kind: [_reduced(seen.values, test.values, size)] for kind, size in sizes.items()}
+        return describe_test(experiment, seen, test, kinds)
 
 
 def validate_naive(experiment: Experiment, fold: int) -> tuple[float, int]:
@@ -93,7 +102,9 @@ def validate_naive(experiment: Experiment, fold: int) -> tuple[float, int]:
     name = "pretrained" if experiment.pretrained else "untrained"
     features = _features(experiment, name, 0, "trainval")
     classes, metric = experiment.split.folds[fold], experiment.protocol.metric
-    train, val = (experiment.indices_of(features, c) for c in (classes.train, classes.val))
+    train, val = (
+        experiment.of_classes(features.indices, some) for some in (classes.train, classes.val)
+    )
     seen, unseen = (features.for_evaluation(indices).numpy() for indices in (train, val))
     embeddings = _reduced(seen, unseen, experiment.protocol.embedding_size)
     labels = torch.from_numpy(experiment.listing.labels[val])
@@ -117,8 +128,8 @@ def _fixed(experiment: Experiment) -> bool:
 def _features(experiment: Experiment, name: str, repetition: int, part: str) -> Features:
     """What PCA reduces."""
     if name != "pixels" and _fixed(experiment):
-        return open_features_of(experiment, part, ignore)
-    images = open_images(experiment, part, ignore)
+        return open_features_of(experiment, part)
+    images = open_images(experiment, part)
     device = choose_device(experiment.config.device)
     encode: Callable[[Tensor], Tensor] = _flat
     if name != "pixels":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,31 @@ import torch
 from filelock import FileLock, Timeout
 
 from harness.config import RunConfig
+from harness.data.batches import Source
+from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.extra_metrics import add_metrics, missing_metrics
 from harness.evaluation.naive import evaluate_naive
-from harness.evaluation.scoring import TestEmbeddings, score, see_test
+from harness.evaluation.scoring import TestEmbeddings, describe_test, score
 from harness.experiment import Experiment, build_experiment, digest_of
 from harness.model.build import check_trunk
 from harness.model.network import Model
-from harness.results.records import (
-    FoldRecord,
-    RecordError,
-    TestRecord,
-    note_test_opening,
-    provenance,
-)
+from harness.results.layout import record_lock, record_path, single_path
+from harness.results.ledger import note_test_opening
+from harness.results.provenance import provenance
+from harness.results.records import FoldRecord, Identity, RecordError, SearchFacts, TestRecord
 from harness.searching.found import FILTERS, find_searches
 from harness.searching.study import Study
-from harness.searching.summary import summarize
-from harness.system.device import choose_device
-from harness.system.progress import Event, Listener, ignore
+from harness.searching.summary import SearchSummary, summarize
+from harness.system.device import choose_device, cpu_threads
+from harness.system.progress import Event, Listener, ModelEnded, Tested, Validated, ignore
 from harness.system.workers import run_workers, worker_count
 from harness.training.embed import concatenate, embed_with
-from harness.training.single_model import KIND, stop_by_steps, without_folds
-from harness.training.trainer import Progress, Trainer, TrainingFailed
-from harness.training.trial import cpu_threads, evaluation_loader, find_fold, load_model, run_fold
+from harness.training.fold import BuildTrainer, run_fold
+from harness.training.single_model import KIND, build_single_trainer, without_folds
+from harness.training.trainer import Progress, TrainingFailed
+from harness.training.trial import units_of
+from harness.training.unit import Unit, evaluation_loader
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Job:
 
     config: RunConfig
     params: dict[str, Any]
-    search: dict[str, Any]
+    search: SearchFacts
     metrics: tuple[str, ...] = ()
     single: bool = False
 
@@ -83,59 +85,59 @@ def evaluate(
         single: train one model of the concatenated size on all trainval classes, too.
     """
     problems: list[str] = []
-    jobs = [
-        replace(job, metrics=metrics, single=single) for job in _find_jobs(losses, values, problems)
-    ]
-    if not jobs:
+    found = list(_find_jobs(losses, values, problems))
+    if not found:
         raise HarnessError(_nothing_found(losses, values, problems))
-    experiments = [build_experiment(job.config) for job in jobs]
-    models = sum(e.reproductions * len(e.split.folds) for e in experiments)
-    threads = max(e.protocol.threads for e in experiments)
+    jobs = [replace(job, metrics=metrics, single=single) for job, _ in found]
+    opened = [one for _, one in found]
+    tables = {one.experiment.results: one for one in opened}
+    models = sum(len(one.experiment.split.folds) * one.experiment.reproductions for one in opened)
+    threads = max(one.experiment.protocol.threads for one in opened)
     config = jobs[0].config
 
     def heard(event: Event) -> None:
-        problem = f"{event.method}, reproduction {event.unit}: {event.message}"
-        if event.kind == "model" and event.message and problem not in problems:
-            problems.append(problem)
+        if isinstance(event, ModelEnded) and event.reason:
+            problem = f"{event.method}, reproduction {event.reproduction}: {event.reason}"
+            if problem not in problems:
+                problems.append(problem)
         listener(event)
 
-    if any(not _finished(e, job) for e, job in zip(experiments, jobs, strict=True)):
-        for experiment in {e.results: e for e in experiments}.values():
-            experiment.open_part("test", listener)  # once, with all cores, not in each worker
+    if not all(one.finished(job) for one, job in zip(opened, jobs, strict=True)):
+        for one in tables.values():
+            open_part(one.experiment, "test", listener)  # once, with all cores, not in each worker
         count = worker_count(config, threads, models)
         run_workers(work, jobs, config.device, count, threads, heard)
-    tables = {e.results: e for e in experiments}
-    for experiment in tables.values():
-        evaluate_naive(experiment, lambda name: listener(Event("tested", name)), metrics)
+    for one in tables.values():
+        evaluate_naive(one.experiment, one.trainval, listener, metrics)
     return Evaluated(list(tables), problems)
 
 
 def _find_jobs(
     losses: Sequence[str], values: Mapping[str, Any], problems: list[str]
-) -> Iterable[Job]:
-    """The searches that were asked for and have a best trial."""
+) -> Iterable[tuple[Job, _Opened]]:
+    """The searches that were asked for and have a best trial, each with what it was made on."""
     for found in find_searches(losses, values, problems):
         try:
             experiment = build_experiment(found.config)
             if experiment.table != Path(*found.folder.parts[-3:-1]):
                 continue  # the weights that were asked for are not those it searched with
             check_trunk(experiment)
-            study = Study(experiment)
+            trainval = open_part(experiment, "trainval")
+            study = Study(experiment, trainval.fingerprint)
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
         if study.best() is None:
             problems.append(f"{found.folder}: no trial of its search is complete")
             continue
-        facts = _facts(study)
-        yield Job(experiment.config, facts.pop("best_params"), facts)
+        summary = summarize(study.optuna, importance=False)
+        job = Job(experiment.config, summary.best_params, _facts(study, summary))
+        yield job, _Opened(experiment, trainval)
 
 
-def _facts(study: Study) -> dict[str, Any]:
-    """The best parameters, and what records say of the search that chose them."""
-    summary = summarize(study.optuna, importance=False)
+def _facts(study: Study, summary: SearchSummary) -> SearchFacts:
+    """What records say of the search that chose their parameters."""
     return {
-        "best_params": summary.best_params,
         "trials": summary.trials,
         "failed": summary.failed,
         "pruned": summary.pruned,
@@ -163,133 +165,124 @@ def _nothing_found(
     )
 
 
-def record_path(experiment: Experiment, params: Mapping[str, Any], repetition: int) -> Path:
-    name = f"{_run_digest(experiment, params)}-{repetition:02d}.json"
-    return experiment.results / "records" / experiment.method.name / name
+@dataclass(frozen=True)
+class _Opened:
+    """An experiment and what its models see of the trainval classes."""
 
+    experiment: Experiment
+    trainval: Source
 
-def _run_digest(experiment: Experiment, params: Mapping[str, Any]) -> str:
-    return digest_of({"identity": experiment.identity(), "params": dict(params)})
+    @property
+    def identity(self) -> Identity:
+        return self.experiment.identity(self.trainval.fingerprint)
 
+    def digest(self, params: Mapping[str, Any]) -> str:
+        """Names the runs at some parameters, in records and in the ledger."""
+        return digest_of({"identity": self.identity, "params": dict(params)})
 
-def _finished(experiment: Experiment, job: Job) -> bool:
-    paths = [
-        path
-        for repetition in range(1, experiment.reproductions + 1)
-        for path in record_paths(experiment, job, repetition)
-    ]
-    return all(path.exists() and not missing_metrics(path, job.metrics) for path in paths)
+    def record_paths(self, job: Job, repetition: int) -> list[Path]:
+        """Every test record that a job asks of a repetition."""
+        method, digest = self.experiment.method.name, self.digest(job.params)
+        path = record_path(self.experiment.results, method, digest, repetition)
+        return [path, single_path(path)] if job.single else [path]
 
-
-def record_paths(experiment: Experiment, job: Job, repetition: int) -> list[Path]:
-    """Every test record that a job asks of a repetition."""
-    path = record_path(experiment, job.params, repetition)
-    return [path, path.with_suffix(f".{KIND}.json")] if job.single else [path]
+    def finished(self, job: Job) -> bool:
+        return all(
+            path.exists() and not missing_metrics(path, job.metrics)
+            for repetition in range(1, self.experiment.reproductions + 1)
+            for path in self.record_paths(job, repetition)
+        )
 
 
 def work(jobs: list[Job], device: str, listener: Listener) -> None:
     """One worker: every fold that nobody has trained or is training, then its test scores."""
     for job in jobs:
         experiment = build_experiment(job.config.updated({"device": device}))
-        name, total = experiment.method.name, experiment.reproductions
-        kinds = {"reproduction": name} | ({KIND: f"{name} ({KIND})"} if job.single else {})
-        for kind, label in kinds.items():
-            for repetition in range(1, total + 1):
-                event = Event("model", label, unit=repetition, units=total)
-                run = _Run(kind, experiment, job, repetition, listener, event)
-                act = run.train_alone if kind == KIND else run.reproduce
+        opened = _Opened(experiment, open_part(experiment, "trainval"))
+        runs: list[type[_Run]] = [_Reproduction, _SingleModel] if job.single else [_Reproduction]
+        for kind in runs:
+            for repetition in range(1, experiment.reproductions + 1):
+                run = kind(opened, job, repetition, listener)
                 try:
-                    act()
+                    run.finish()
                 except HarnessError as error:  # of this run alone: the others go on
-                    listener(replace(event, message=str(error)))
+                    run.say_model(reason=str(error))
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One repetition of a job, by the models of all folds or by a single one."""
+    """One repetition of a job: models to train, then to test."""
 
-    kind: str
-    experiment: Experiment
+    opened: _Opened
     job: Job
     repetition: int
     listener: Listener
-    event: Event
 
-    def reproduce(self) -> None:
-        path = record_path(self.experiment, self.job.params, self.repetition)
-        if not path.exists():
-            for fold in range(len(self.experiment.split.folds)):
-                self._train(self.experiment, fold)
-            self._test(self.experiment, self._folds(self.experiment), path)
-        self._measure(self.experiment, path)
+    kind = "reproduction"
 
-    def train_alone(self) -> None:
-        """One model instead of those of the folds, whose records it needs."""
-        folds = self._folds(self.experiment)
-        if folds is None:
-            return
-        path = record_paths(self.experiment, self.job, self.repetition)[-1]
-        alone = without_folds(self.experiment, folds)
-        if not path.exists():
-            self._train(alone, 0, lambda trainer: stop_by_steps(trainer, folds))
-            self._test(alone, self._folds(alone), path)
-        self._measure(alone, path)
+    def finish(self) -> None:
+        raise NotImplementedError
 
-    def _folds(self, experiment: Experiment) -> list[FoldRecord] | None:
-        """The records of all models, or nothing if one is missing."""
-        found = [
-            find_fold(experiment, self.job.params, fold, self.repetition)
-            for fold in range(len(experiment.split.folds))
-        ]
-        folds = [fold for fold in found if fold is not None]
-        return folds if len(folds) == len(found) else None
+    @property
+    def label(self) -> str:
+        return self.opened.experiment.method.name
 
-    def _train(
-        self,
-        experiment: Experiment,
-        fold: int,
-        adapt: Callable[[Trainer], None] = lambda trainer: None,
-    ) -> None:
+    def units(self, experiment: Experiment) -> list[Unit]:
+        return units_of(experiment, self.opened.trainval, self.job.params, self.repetition)
+
+    def say_model(self, **facts: Any) -> None:
+        self.listener(
+            ModelEnded(
+                method=self.label,
+                reproduction=self.repetition,
+                reproductions=self.opened.experiment.reproductions,
+                **facts,
+            )
+        )
+
+    def train(self, unit: Unit, build_trainer: BuildTrainer = Unit.build_trainer) -> None:
         def validated(fold: int, progress: Progress) -> None:
-            self._say(
-                "validation",
-                fold=fold,
-                step=progress.step,
-                max_steps=experiment.protocol.max_steps,
-                score=progress.best_score,
+            self.listener(
+                Validated(
+                    method=self.label,
+                    unit=self.repetition,
+                    fold=fold + 1,
+                    step=progress.step,
+                    max_steps=unit.experiment.protocol.max_steps,
+                    best=progress.best_score,
+                )
             )
 
-        done: dict[str, Any]
         try:
             record = run_fold(
-                *(experiment, self.job.params, fold, self.repetition, validated),
-                keep_weights=True,
-                wait=False,
-                adapt=adapt,
+                unit, validated, keep_weights=True, wait=False, build_trainer=build_trainer
             )
-            done = {"score": record.best_score, "seconds": record.seconds}
         except Timeout:  # another worker is at it
             return
         except (TrainingFailed, RecordError) as failure:
-            done = {"message": str(failure)}
-        self._say("model", fold=fold, **done)
+            self.say_model(fold=unit.fold + 1, reason=str(failure))
+        else:
+            self.say_model(fold=unit.fold + 1, score=record.best_score)
 
-    def _test(self, experiment: Experiment, folds: list[FoldRecord] | None, path: Path) -> None:
+    def test(self, units: Sequence[Unit], path: Path) -> None:
         """Open the test classes once all models are there."""
+        folds = finished_folds(units)
         if folds is None:
             return
+        experiment = units[0].experiment
         try:
-            with FileLock(experiment.runs / f"{path.stem}.lock", timeout=0):
+            with FileLock(record_lock(experiment.runs, path), timeout=0):
                 if path.exists():
                     return
                 with cpu_threads(experiment.protocol.threads):
-                    scored = score(self._embed(experiment))
+                    scored = score(self.embed(units))
                 record = TestRecord(
                     kind=self.kind,
-                    identity=self.experiment.identity(),
+                    identity=self.opened.identity,
                     params=self.job.params,
                     repetition=self.repetition,
-                    folds=[_without(asdict(fold), *self._untold()) for fold in folds],
+                    # A single model is stopped by steps, and has no score.
+                    folds=[fold.facts(scored=self.kind != KIND) for fold in folds],
                     search=self.job.search,
                     provenance=provenance(),
                     **scored,
@@ -297,57 +290,87 @@ class _Run:
                 record.write(path)
         except Timeout:  # another worker is at it
             return
-        self._say("tested", score=record.scores["concatenated"]["map_at_r"])
+        self.listener(
+            Tested(
+                method=self.label,
+                reproduction=self.repetition,
+                reproductions=experiment.reproductions,
+                score=record.scores["concatenated"]["map_at_r"],
+            )
+        )
 
-    def _untold(self) -> tuple[str, ...]:
-        """Fields of a model's record that its test record does without."""
-        # A single model is stopped by steps: it has no score.
-        return ("identity", "history", "params", *(["best_score"] if self.kind == KIND else []))
-
-    def _measure(self, experiment: Experiment, path: Path) -> None:
+    def measure(self, units: Sequence[Unit], path: Path) -> None:
+        """Metrics that were asked for beside those of every test."""
+        experiment = units[0].experiment
         with cpu_threads(experiment.protocol.threads):
-            add_metrics(path, self.job.metrics, lambda: self._embed(experiment), experiment.runs)
+            add_metrics(path, self.job.metrics, lambda: self.embed(units), experiment.runs)
 
-    def _embed(self, experiment: Experiment) -> TestEmbeddings:
+    def embed(self, units: Sequence[Unit]) -> TestEmbeddings:
         """Open the test classes, as the models see them."""
-        method, params = experiment.method, self.job.params
+        experiment = units[0].experiment
+        method = experiment.method
         device = choose_device(experiment.config.device)
-        models = [
-            _load(experiment, params, fold, self.repetition, device)
-            for fold in range(len(experiment.split.folds))
-        ]
-        digest = _run_digest(self.experiment, params)
+        models = [_load(unit, device) for unit in units]
+        digest = self.opened.digest(self.job.params)
         note_test_opening(experiment.results, method.name, digest, self.repetition)
-        source = experiment.open_part("test")
+        test = open_part(experiment, "test")
         loader = evaluation_loader(experiment, device)
         embeddings = [
-            embed_with(model, source, source.indices, loader, method.normalizer) for model in models
+            embed_with(model, test, test.indices, loader, method.normalizer) for model in models
         ]
         kinds = {"concatenated": [concatenate(embeddings, method.normalizer)]}
         if len(embeddings) > 1:
             kinds["separated"] = embeddings
-        return see_test(experiment, source, kinds)
-
-    def _say(self, kind: str, **values: Any) -> None:
-        self.listener(replace(self.event, kind=kind, **values))
+        return describe_test(experiment, self.opened.trainval, test, kinds)
 
 
-def _load(
-    experiment: Experiment,
-    params: Mapping[str, Any],
-    fold: int,
-    repetition: int,
-    device: torch.device,
-) -> Model:
+class _Reproduction(_Run):
+    """The models of all folds."""
+
+    def finish(self) -> None:
+        units = self.units(self.opened.experiment)
+        path = self.opened.record_paths(self.job, self.repetition)[0]
+        if not path.exists():
+            for unit in units:
+                self.train(unit)
+            self.test(units, path)
+        self.measure(units, path)
+
+
+class _SingleModel(_Run):
+    """One model instead of those of the folds, whose records it needs."""
+
+    kind = KIND
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} ({KIND})"
+
+    def finish(self) -> None:
+        folds = finished_folds(self.units(self.opened.experiment))
+        if folds is None:
+            return
+        path = self.opened.record_paths(self.job, self.repetition)[-1]
+        (unit,) = self.units(without_folds(self.opened.experiment, folds))
+        if not path.exists():
+            self.train(unit, partial(build_single_trainer, folds=folds))
+            self.test([unit], path)
+        self.measure([unit], path)
+
+
+def finished_folds(units: Sequence[Unit]) -> list[FoldRecord] | None:
+    """The records of all models, or nothing if one is missing."""
+    found = [unit.find_record() for unit in units]
+    folds = [fold for fold in found if fold is not None]
+    return folds if len(folds) == len(found) else None
+
+
+def _load(unit: Unit, device: torch.device) -> Model:
     try:
-        return load_model(experiment, params, fold, repetition, device)
+        return unit.load_model(device)
     except Exception as error:  # whatever torch makes of a broken file
-        folder = experiment.run_dir(params, fold, repetition)
         raise HarnessError(
-            f"the weights of fold {fold} in {folder} cannot be read ({type(error).__name__}); "
-            "with the folder moved away, a run that was not tested yet is trained again"
+            f"the weights of fold {unit.fold} in {unit.folder} cannot be read "
+            f"({type(error).__name__}); with the folder moved away, a run that was not tested yet "
+            "is trained again"
         ) from None
-
-
-def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}

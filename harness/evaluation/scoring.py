@@ -60,19 +60,19 @@ class TestEmbeddings:
         )
 
 
-def see_test(
-    experiment: Experiment, source: Source, kinds: dict[str, list[Tensor]]
+def describe_test(
+    experiment: Experiment, trainval: Source, test: Source, kinds: dict[str, list[Tensor]]
 ) -> TestEmbeddings:
-    """Embeddings of all test images of a source, with what is known of these images."""
-    listing, indices = experiment.listing, list(source.indices)
-    parts = {"trainval": experiment.trainval, "test": source}
-    absent = experiment.unlisted + sum(experiment.absent(*part) for part in parts.items())
+    """Embeddings of all test images, with what is known of these images."""
+    listing, indices = experiment.listing, list(test.indices)
+    parts = {"trainval": trainval, "test": test}
+    absent = sum(experiment.absent(part, len(source.indices)) for part, source in parts.items())
     return TestEmbeddings(
         kinds=kinds,
         labels=listing.labels[indices],
         queries=None if listing.queries is None else listing.queries[indices],
-        fingerprint=source.fingerprint,
-        missing_images=absent,
+        fingerprint=test.fingerprint,
+        missing_images=experiment.unlisted + absent,
     )
 
 

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.data.features import Features
 from harness.errors import HarnessError, refusing
 from harness.experiment import Benchmark, Experiment
 from harness.model.network import FrozenTrunk, Model, PooledTrunk
-from harness.registry import builder_params
 from harness.system.seeds import derive_seed
 
 
@@ -26,15 +24,18 @@ def build_trunk(benchmark: Benchmark, seed: int) -> PooledTrunk:
     return PooledTrunk(network, trunk.normalize, benchmark.protocol.pooling)
 
 
-_tried: set[tuple[str, str, int, int]] = set()  # of this process; those that passed
+_widths: dict[tuple[str, str, int, int], int] = {}  # of trunks that passed, in this process
 
 
-def check_trunk(benchmark: Benchmark) -> None:
-    """Refuse weights that do not fit, and images that the network cannot take, before any work."""
+def check_trunk(benchmark: Benchmark) -> int:
+    """Refuse weights that do not fit, and images that the network cannot take, before any work.
+
+    Returns the number of its features.
+    """
     trunk, crop, channels = benchmark.trunk, benchmark.protocol.crop, benchmark.listing.channels
     asked = (trunk.name, benchmark.weights, channels, crop)
-    if asked in _tried:  # for another method
-        return
+    if asked in _widths:  # for another method
+        return _widths[asked]
     with refusing():
         built = build_trunk(benchmark, seed=0).eval()
     trouble = _trouble(built, channels, crop)
@@ -49,7 +50,8 @@ def check_trunk(benchmark: Benchmark) -> None:
         raise HarnessError(
             f"trunk {trunk.name} makes no features of images of {crop} px: {trouble}\n  {advice}"
         )
-    _tried.add(asked)
+    _widths[asked] = built.out_features
+    return built.out_features
 
 
 @torch.no_grad()
@@ -64,19 +66,47 @@ def _trouble(trunk: PooledTrunk, channels: int, side: int) -> str:
     return "" if found == wanted else f"its features have the shape {found}, not {wanted}"
 
 
-def build_model(experiment: Experiment, params: Mapping[str, Any], seed: int) -> Model:
-    """Trunk and head; the same trunk for every method."""
-    protocol, source = experiment.protocol, experiment.trainval
-    if isinstance(source, Features):
-        trunk: PooledTrunk | FrozenTrunk = FrozenTrunk(source.width)
-    else:
-        trunk = build_trunk(experiment, seed)
-    build_head = experiment.method.build_head or _linear
+def check_method(experiment: Experiment) -> None:
+    """Build everything that a trial builds once: a bad value is one message, not ten failures."""
+    width = check_trunk(experiment)
+    protocol, method, params = experiment.protocol, experiment.method, experiment.published_params
+    num_train = len(experiment.split.folds[0].train)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            loss = method.make_loss(num_train, protocol.embedding_size, params)
+            head = method.make_head(width, protocol.embedding_size, params)
+        if head is not None:
+            attach(loss, head)
+        method.make_hook(params)
+    except Exception as error:  # of whatever code the method is
+        given = ", ".join(f"{name}={value}" for name, value in params.items())
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise HarnessError(
+            f"{method.name} cannot be built with {given or 'its parameters'}\n  {reason}"
+        ) from error
+
+
+def build_model(
+    experiment: Experiment, params: Mapping[str, Any], seed: int, width: int | None = None
+) -> Model:
+    """Trunk and head; the same trunk for every method.
+
+    Args:
+        width: of the features that stand where the trunk would, if it is frozen.
+    """
+    protocol = experiment.protocol
+    trunk = build_trunk(experiment, seed) if width is None else FrozenTrunk(width)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "head"))
-        head = build_head(trunk.out_features, protocol.embedding_size, **builder_params(params))
+        size = protocol.embedding_size
+        head = experiment.method.make_head(trunk.out_features, size, params)
+        if head is None:
+            head = nn.Linear(trunk.out_features, size)
     return Model(trunk, protocol.norm, head)
 
 
-def _linear(in_features: int, embedding_size: int, **unused: Any) -> nn.Module:
-    return nn.Linear(in_features, embedding_size)
+def attach(loss: nn.Module, head: nn.Module) -> None:
+    """Let a loss know the head it belongs to, where it wants to (DRML)."""
+    listen = getattr(loss, "attach", None)
+    if listen is not None:
+        listen(head)

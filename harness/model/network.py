@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from harness.registry import ball_normalize
+from losses._tools.ball import ball_normalize
 
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "avg": lambda features: features.mean(dim=(2, 3)),

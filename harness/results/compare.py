@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -11,8 +11,9 @@ import numpy as np
 
 from harness.errors import HarnessError, unknown
 from harness.metrics.names import title_of
-from harness.results.leaderboard import Row, find_tables, label_of, read_rows, run_of
+from harness.results.layout import dataset_label, find_tables, table_name
 from harness.results.records import TestRecord
+from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import (
     LEVEL,
     MIN_PAIRS,
@@ -60,13 +61,15 @@ class Ranks:
 def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) -> Path:
     """The folder of the one table that fits, or an error that says which there are."""
     name, _, path = dataset.partition(":")
-    label = f"{name}_{Path(path).name}" if path else name
+    label = dataset_label(name, Path(path) if path else None)
     known = find_tables(results)
+    # Without a trunk, the name of a table begins with that of its data set.
+    wanted = table_name(label, trunk or "")
     found = [
         table
         for table in known
         if table.parent.name == protocol
-        and (table.name == f"{label}-{trunk}" if trunk else table.name.startswith(f"{label}-"))
+        and (table.name == wanted if trunk else table.name.startswith(wanted))
     ]
     if len(found) == 1:
         return found[0]
@@ -75,20 +78,29 @@ def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) ->
         raise HarnessError(
             f"several trunks on {dataset} under {protocol}; name one: --trunk{listed}"
         )
-    wanted = f"{label}-{trunk}" if trunk else f"{label}, whatever the trunk,"
+    missing = wanted if trunk else f"{label}, whatever the trunk,"
     raise HarnessError(
-        f"no results for {wanted} under protocol {protocol} in {results}"
+        f"no results for {missing} under protocol {protocol} in {results}"
         + (f"; there are{listed}" if known else ": `harness eval` writes them")
     )
 
 
 def compare(
-    tables: Sequence[Path], methods: Sequence[str], metric: str, problems: list[str]
+    tables: Sequence[Path],
+    methods: Sequence[str],
+    metric: str,
+    problems: list[str],
+    full_name: Callable[[str], str] = str,
 ) -> tuple[list[Comparison], Ranks]:
-    """Every pair of methods on every table; p-values corrected for all of them together."""
+    """Every pair of methods on every table; p-values corrected for all of them together.
+
+    Args:
+        problems: gets what is wrong with records, which are then left out.
+        full_name: of what may be an alias; asked for names without records only.
+    """
     if len(set(methods)) < 2:
         raise HarnessError("compare takes two or more methods: harness compare ccp proxyanchor")
-    rows = [_rows(table, methods, problems) for table in tables]
+    rows = [_rows(table, methods, problems, full_name) for table in tables]
     found = [
         _compare_two(*pair, metric)
         for by_name in rows
@@ -102,25 +114,15 @@ def compare(
     return _corrected(found), ranks
 
 
-def _rows(table: Path, methods: Sequence[str], problems: list[str]) -> dict[str, Row]:
+def _rows(
+    table: Path, methods: Sequence[str], problems: list[str], full_name: Callable[[str], str]
+) -> dict[str, Row]:
     rows = {label_of(row): row for row in read_rows(table, problems)}
-    names = [_full_name(name, list(rows)) for name in methods]
+    names = [name if name in rows else full_name(name) for name in methods]
     for name in names:
         if name not in rows:
             raise unknown("method", name, rows, f"these have records in {table}")
     return {name: rows[name] for name in names}
-
-
-def _full_name(name: str, known: Sequence[str]) -> str:
-    """What an alias stands for. Only a name without records needs the losses, and thus torch."""
-    if name in known:
-        return name
-    try:
-        from harness.registry import load_method
-
-        return load_method(name).name
-    except (ImportError, HarnessError):
-        return name
 
 
 def _score(record: TestRecord, metric: str) -> float:
@@ -165,6 +167,8 @@ def _over_classes(
         [record.per_class.get("concatenated", {}).get(metric) for record in pair] for pair in pairs
     ]
     if not pairs or any(v is None for pair in values for v in pair):
+        return None
+    if any(record.class_queries != pairs[0][0].class_queries for pair in pairs for record in pair):
         return None
     queries = np.array(pairs[0][0].class_queries)
     counts = queries > 0

@@ -1,100 +1,28 @@
-"""Records -> DataFrame: one row per method. Needs neither torch nor the runs."""
+"""The table of a results folder, made from its records alone, and its files."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE, title_of
-from harness.results.records import (
-    LEDGER,
-    MetricsRecord,
-    RecordError,
-    TestRecord,
-    read_ledger,
-    read_record,
-)
+from harness.metrics.names import KINDS
+from harness.results.columns import BEST, COUNTS, SAME, UNKNOWN, WORSE, columns_of, in_order
+from harness.results.latex import to_latex
+from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN
+from harness.results.ledger import read_ledger
+from harness.results.provenance import Provenance
+from harness.results.records import FoldFacts
+from harness.results.rendering import describe_columns, to_markdown
+from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import LEVEL, holm, mean_and_interval, paired
-
-# What `indistinguishable` may say of a row.
-BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
-
-# Column -> what it holds, before and behind the scores; the order of the columns, too.
-BEFORE = {
-    "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",
-    "method": "name of --loss, or of a naive baseline",
-    "kind": (
-        "`reproduction`: four fold models; `single`: one model of their size together, trained on "
-        "all trainval classes; `naive`: PCA of a network's features or of pixels"
-    ),
-    "indistinguishable": (
-        f"from the best row: `{SAME}` or `{WORSE}` by a paired t-test of concatenated MAP@R over "
-        f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say"
-    ),
-}
-BEHIND = {
-    "dim_concatenated": "size of the concatenated embedding, or of the single model's",
-    "dim_separated": "size of one model's embedding",
-    "reproductions": "n of the means and intervals; the run that the search chose is not in it",
-    "incomplete": "fewer trials or reproductions than the protocol asks for",
-    "validation_map_at_r": "mean over folds of the best validation score, in the search",
-    "trials": "trials of the search that count",
-    "trials_failed": "those among them that failed",
-    "trials_pruned": "those among them that were stopped early",
-    "params": "best parameters, as JSON",
-    "on_bound": "parameters whose best value lies on an end of its range, as JSON",
-    "best_step": "steps to the best checkpoint, mean over models",
-    "ms_per_step": "training time per step, mean over models",
-    "convergence_seconds": "training time to the best checkpoint, mean over models",
-    "train_seconds": "training time of one model, mean",
-    "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
-    "device": "what it was trained on",
-    "test_openings": "how often the test classes were opened for this method",
-    "queries": "test queries, with those dropped",
-    "queries_dropped": "test queries without another image of their class, left out of all scores",
-    "missing_images": "images of the data set that were missing or broken and were left out",
-    "protocol": "name of the protocol",
-    "dataset": "name of the data set",
-    "trunk": "name of the trunk",
-    "weights": "hash of the trunk's pretrained weights; empty without any",
-    "split": "hash of the class split",
-    "data_fingerprint": "hash of the trainval images",
-    "test_fingerprint": "hash of the test images",
-    "commit": "of the code, with + if it had been changed; empty for an installed package",
-    "versions": "of Python and the libraries, as JSON",
-    "command": "that wrote the last record",
-}
-
-
-def columns_of(metrics: Sequence[str]) -> dict[str, str]:
-    """Every column of a table with these metrics, and what it holds."""
-    scores = {}
-    for kind in KINDS:
-        for metric in metrics:
-            name = f"{title_of(metric)} on the test classes, {kind}"
-            more = f" ({MORE[metric]})" if metric in MORE else ""
-            unit = "" if metric in LENGTHS else ", 0 to 1"
-            scores[f"{metric}_{kind}"] = f"{name}: mean over reproductions{unit}{more}"
-            scores[f"{metric}_{kind}_ci95"] = f"{name}: half the width of its 95 % t-interval"
-    return {**BEFORE, **scores, **BEHIND}
-
-
-def metrics_in(frame: pd.DataFrame) -> list[str]:
-    """The metrics of a table: those of every test, then those that were asked for."""
-    suffix = "_concatenated"
-    names = [name.removesuffix(suffix) for name in frame.columns if name.endswith(suffix)]
-    return [name for name in names if name != "dim"]
-
-
-# Whole numbers that some rows lack.
-COUNTS = ("rank", "dim_separated", "trials", "trials_failed", "trials_pruned")
+from harness.system.files import write_text
 
 
 @dataclass(frozen=True)
@@ -106,22 +34,13 @@ class Leaderboard:
     problems: list[str]
 
 
-Row = list[TestRecord]
-
-
-def find_tables(results: Path) -> list[Path]:
-    """Every folder of results that has records, in the order of the names."""
-    return sorted(path.parent for path in results.glob("*/*/records"))
-
-
 def build(folder: Path) -> Leaderboard:
     """The table of one results folder, from its records alone."""
     problems: list[str] = []
     rows = read_rows(folder, problems)
     openings = _openings(folder, problems)
     verdicts = _verdicts([row for row in rows if row[0].kind == "reproduction"])
-    more = {m for row in rows for record in row for m in record.scores["concatenated"]}
-    metrics = [*METRICS, *sorted(more - set(METRICS), key=_place)]
+    metrics = in_order(m for row in rows for r in row for m in r.scores["concatenated"])
     frame = pd.DataFrame(
         [
             {**_columns(row, openings), "indistinguishable": verdicts.get(label_of(row))}
@@ -132,95 +51,17 @@ def build(folder: Path) -> Leaderboard:
     return Leaderboard(folder, _ranked(frame), problems)
 
 
-def _place(metric: str) -> tuple[bool, int, str]:
-    """Recalls first, by rank."""
-    rank = metric.removeprefix("recall_at_")
-    return (False, int(rank), "") if rank.isdigit() else (True, 0, metric)
-
-
-def label_of(row: Row) -> str:
-    """What a row is called."""
-    first = row[0]
-    method = first.identity["method"]
-    return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
-
-
-def read_rows(folder: Path, problems: list[str]) -> list[Row]:
-    """The records of each row: a method's at the parameters that did best in validation."""
-    records = read_records(folder, problems)
-    found = {path: r for path, r in records.items() if isinstance(r, TestRecord)}
-    if not found:
-        return []
-    found = _with_metrics(found, [r for r in records.values() if isinstance(r, MetricsRecord)])
-    newest = measured_on(max(found.values(), key=lambda record: record.provenance["time"]))
-    by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
-    first: dict[str, Path] = {}
-    for path, record in found.items():
-        strange = [what for what, value in measured_on(record).items() if value != newest[what]]
-        if strange:
-            problems.append(f"{path}: measured on another {' and '.join(strange)}, left out")
-            continue
-        twin = first.setdefault(key_of(record), path)
-        if twin != path:
-            problems.append(f"{path}: the same run as {twin}, left out")
-            continue
-        params = json.dumps(record.params, sort_keys=True)
-        by_label[label_of([record])][params].append(record)
-    return [max(by_params.values(), key=_claim) for by_params in by_label.values()]
-
-
-def _with_metrics(
-    found: dict[Path, TestRecord], more: Sequence[MetricsRecord]
-) -> dict[Path, TestRecord]:
-    """The records with the scores that were measured on demand among the others."""
-    scores: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    for record in more:
-        for kind, values in record.scores.items():
-            scores[key_of(record)][kind] |= values
-    return {
-        path: replace(
-            record,
-            scores={k: {**v, **scores[key_of(record)][k]} for k, v in record.scores.items()},
-        )
-        for path, record in found.items()
+def write(board: Leaderboard) -> list[Path]:
+    """Write the table beside its records; returns the files."""
+    texts = {
+        CSV: board.frame.to_csv(index=False),
+        MARKDOWN: to_markdown(board.frame),
+        LATEX: to_latex(board.frame),
+        COLUMNS: describe_columns(board.frame),
     }
-
-
-def key_of(record: TestRecord | MetricsRecord) -> str:
-    """What two records share if they are of the same run, whatever their files are called."""
-    parts = [record.kind, record.identity, record.params, record.repetition]
-    return json.dumps(parts, sort_keys=True)
-
-
-def read_records(folder: Path, problems: list[str]) -> dict[Path, TestRecord | MetricsRecord]:
-    """Every record of a table that can be read, by its file; the others are named."""
-    found = {}
-    for path in sorted(folder.glob("records/*/*.json")):
-        try:
-            found[path] = read_record(path)
-        except RecordError as error:
-            problems.append(str(error))
-    return found
-
-
-def measured_on(record: TestRecord | MetricsRecord) -> dict[str, str]:
-    """What two records must share to stand in one table, beside the protocol."""
-    return {
-        "version of the trainval images": record.identity["data_fingerprint"],
-        "class split": record.identity["split"],
-        "version of the test images": record.test_fingerprint,
-    }
-
-
-def _claim(row: Row) -> tuple[float, float]:
-    """What makes a set of parameters the method's: validation score, never a test score."""
-    search = row[0].search
-    return search.get("validation", 0.0), search.get("trials", 0)
-
-
-def run_of(record: TestRecord) -> tuple[int, int]:
-    """What two records share if their random streams are the same: seed and repetition."""
-    return record.identity["seed"], record.repetition
+    for name, text in texts.items():
+        write_text(board.folder / name, text)
+    return [board.folder / name for name in texts]
 
 
 def _verdicts(rows: Sequence[Row]) -> dict[str, str]:
@@ -242,7 +83,7 @@ def _verdicts(rows: Sequence[Row]) -> dict[str, str]:
     return verdicts
 
 
-def _columns(row: Row, openings: dict[str, int]) -> dict[str, Any]:
+def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     last = max(row, key=lambda record: record.provenance["time"])
     identity, search = last.identity, last.search
     searched = bool(search)
@@ -283,10 +124,9 @@ def _columns(row: Row, openings: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _commit(provenance: dict[str, Any]) -> str:
-    if provenance["commit"] is None:
-        return ""
-    return provenance["commit"] + ("" if provenance["clean"] else "+")
+def _commit(provenance: Provenance) -> str:
+    commit = provenance["commit"]
+    return "" if commit is None else commit + ("" if provenance["clean"] else "+")
 
 
 def _scores(row: Row) -> dict[str, float]:
@@ -300,7 +140,7 @@ def _scores(row: Row) -> dict[str, float]:
     return values
 
 
-def _cost(folds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _cost(folds: Sequence[FoldFacts]) -> dict[str, Any]:
     seconds_per_step = [fold["train_seconds"] / fold["steps"] for fold in folds]
     best_steps = [fold["best_step"] for fold in folds]
     return {
@@ -313,12 +153,9 @@ def _cost(folds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _openings(folder: Path, problems: list[str]) -> dict[str, int]:
+def _openings(folder: Path, problems: list[str]) -> Counter[str]:
     """How often the ledger says that each method was tested."""
-    counts: dict[str, int] = defaultdict(int)
-    for entry in read_ledger(folder / LEDGER, problems):
-        counts[entry["method"]] += 1
-    return counts
+    return Counter(entry["method"] for entry in read_ledger(folder / LEDGER, problems))
 
 
 def _ranked(frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
-from harness.results.leaderboard import find_tables, key_of, measured_on, read_records
-from harness.results.records import LEDGER, MetricsRecord, TestRecord, read_ledger
+from harness.results.layout import (
+    LEDGER,
+    RECORDS,
+    find_tables,
+    run_name,
+    run_of_file,
+    table_path,
+)
+from harness.results.ledger import read_ledger
+from harness.results.records import MetricsRecord
+from harness.results.rows import AnyRecord, key_of, measured_on, newest_of, read_records
 from harness.system.files import append_line, replacing
 
-AnyRecord = TestRecord | MetricsRecord
-
 # Of a record's identity, what may differ within a table.
-FREE = ("method", "seed")
+MAY_DIFFER = ("method", "seed")
 
 
 @dataclass
@@ -65,7 +72,7 @@ def _merge_table(table: Path, target: Path, done: Merged) -> None:
     known = list((ours or theirs).values())
     if not known:
         return
-    reference = max(known, key=lambda record: record.provenance["time"])
+    reference = newest_of(known)
     runs = {_run(record): path for path, record in ours.items()}
     foreign = set()
     for path, record in theirs.items():
@@ -74,10 +81,10 @@ def _merge_table(table: Path, target: Path, done: Merged) -> None:
             done.refused.append(f"{path}: {reason}")
             foreign.add(_opening(path))
             continue
-        place = target / "records" / path.parent.name / path.name
+        place = target / RECORDS / path.parent.name / path.name
         twin = runs.get(_run(record))
         if twin is not None:
-            _meet(path, record, twin, ours[twin], done)
+            _compare_with_twin(path, record, twin, ours[twin], done)
         elif place.exists():
             done.refused.append(f"{path}: {place} is there and holds something else")
         else:
@@ -89,7 +96,9 @@ def _merge_table(table: Path, target: Path, done: Merged) -> None:
         _merge_ledger(table / LEDGER, target / LEDGER, foreign, done.problems)
 
 
-def _meet(path: Path, record: AnyRecord, twin: Path, other: AnyRecord, done: Merged) -> None:
+def _compare_with_twin(
+    path: Path, record: AnyRecord, twin: Path, other: AnyRecord, done: Merged
+) -> None:
     """The same run on both sides: fine if it came to the same, else ours stays."""
     differing = [
         f"{metric} {kind} {value} there, {other.scores.get(kind, {}).get(metric)} here"
@@ -112,8 +121,8 @@ def _run(record: AnyRecord) -> tuple[str, ...]:
 def _misplaced(record: AnyRecord, path: Path) -> str:
     """Why a record does not belong into the folder it lies in."""
     identity = record.identity
-    table = f"{identity['dataset']}-{identity['trunk']}".replace(":", "_")
-    says = Path(identity["protocol"]["name"], table, "records", identity["method"])
+    table = table_path(str(identity["protocol"]["name"]), identity["dataset"], identity["trunk"])
+    says = table / RECORDS / identity["method"]
     lies = Path(*path.parent.parts[-4:])
     return "" if says == lies else f"lies in {lies} but says that it belongs in {says}"
 
@@ -135,13 +144,13 @@ def _difference(record: AnyRecord, reference: AnyRecord) -> str:
 
 
 def _fixed(record: AnyRecord) -> dict[str, Any]:
-    skipped = (*FREE, "protocol", "data_fingerprint", "split")
+    skipped = (*MAY_DIFFER, "protocol", "data_fingerprint", "split")
     return {name: value for name, value in record.identity.items() if name not in skipped}
 
 
 def _opening(path: Path) -> tuple[str, str]:
     """Method and run, as a ledger names them."""
-    return path.parent.name, path.name.partition(".")[0]
+    return path.parent.name, run_of_file(path)
 
 
 def _merge_ledger(
@@ -151,7 +160,7 @@ def _merge_ledger(
     entries = [
         json.dumps(entry, sort_keys=True)
         for entry in read_ledger(source, problems)
-        if (entry["method"], f"{entry['params']}-{entry['repetition']:02d}") not in foreign
+        if (entry["method"], run_name(entry["params"], entry["repetition"])) not in foreign
     ]
     there = [json.dumps(entry, sort_keys=True) for entry in read_ledger(target, [])]
     for line in (Counter(entries) - Counter(there)).elements():

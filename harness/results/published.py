@@ -12,10 +12,10 @@ import pandas as pd
 
 from harness.errors import HarnessError, unknown
 from harness.metrics.names import KINDS, title_of
-from harness.results.leaderboard import Row, label_of, read_rows
+from harness.results.layout import PUBLISHED
+from harness.results.rows import Row, label_of, read_rows
 from harness.results.stats import mean_and_interval
 
-FOLDER = "published"
 VARIANTS, METHODS, SCORES = "protocol_variants.csv", "methods.csv", "reality_check_tables.csv"
 
 PAPERS = {
@@ -33,14 +33,14 @@ NAMES = ("method", "trunk", "dim", "hardware")
 
 
 def find_folder(results: Path) -> Path:
-    """The numbers lie beside results, or in the checkout that this code runs from."""
-    places = [results / FOLDER, Path(__file__).parent.parent / "results" / FOLDER]
+    """The numbers lie beside results; those of the source code are part of the package, too."""
+    places = [results / PUBLISHED, Path(__file__).parent / PUBLISHED]
     for place in places:
         if (place / SCORES).exists():
             return place
     raise HarnessError(
-        f"no published numbers in {places[0]}\n  they are in the folder results/{FOLDER} of the "
-        "source code, not of the installed package: run from there, or give --results-dir"
+        f"no published numbers in {' or '.join(map(str, places))}\n"
+        "  they are in the folder results/published of the source code: give it as --results-dir"
     )
 
 

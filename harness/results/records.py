@@ -1,40 +1,110 @@
-"""What is written after a run, with its provenance; and the ledger of test openings."""
+"""What is written after a run, one JSON file each, and read back only if it fits to the last field.
+
+The types say what a file may hold. Parts of a record (identity, folds, search) are mappings, kept
+as they stand: older files lack what came later, newer ones may state more than is known here.
+"""
 
 from __future__ import annotations
 
-import json
-import platform
-import shlex
-import subprocess
-import sys
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, NotRequired, Self, TypedDict, cast
+
+import msgspec
+from msgspec import Meta
 
 from harness.errors import HarnessError
-from harness.redact import redact
-from harness.system.files import append_line, read_json, write_json
+from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE
+from harness.results.layout import holds_metrics
+from harness.results.provenance import Provenance
+from harness.system.files import write_json
+from harness.typed import convert
 
-PACKAGES = (
-    *("metric-harness", "torch", "torchvision", "pytorch-metric-learning"),
-    *("optuna", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "pillow", "matplotlib"),
-    "timm",
-)
-LEDGER = "test_openings.jsonl"
+# JSON's infinities and NaN are no numbers to us: a file that holds one is not even read.
+MOST = 2**53  # beyond, floats skip whole numbers
+WHOLE = 1 + 1e-9  # rounding lifts some shares above 1
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=WHOLE)]
+
+Kind = Annotated[str, Meta(pattern="^(reproduction|single|naive)$")]
+
+# A parameter, or a field of a protocol.
+Plain = bool | int | float | str | None
+Setting = Plain | list[Plain] | dict[str, Plain]
+
+RECALL = re.compile(r"recall_at_[1-9][0-9]{0,8}")
+
+# Kind of embedding -> metric -> value.
+Scores = dict[str, dict[str, NotNegative]]
 
 
-# What tables are made from.
-TESTED = {
-    "identity": (
-        *("method", "protocol", "dataset", "trunk"),
-        *("data_fingerprint", "split", "seed"),
-    ),
-    "scores": ("concatenated",),
-    "provenance": ("time", "command", "commit", "clean", "python", "versions"),
-}
+class Identity(TypedDict):
+    """What a run measures.
+
+    Attributes:
+        protocol: every field that a result depends on.
+        dataset, trunk: as a table is named by them.
+        weights: hash of those that the trunk starts from.
+    """
+
+    method: str
+    protocol: dict[str, Setting]
+    dataset: str
+    trunk: str
+    data_fingerprint: str
+    split: str
+    seed: int
+    weights: NotRequired[str]
+
+
+class Asked(TypedDict):
+    """How much a protocol asks for."""
+
+    trials: Count
+    reproductions: Count
+
+
+class SearchFacts(TypedDict, total=False):
+    """What selected the parameters; nothing where none were searched.
+
+    Attributes:
+        trials: those that count; failed and pruned ones are among them.
+        best_trial: index of the one that was selected.
+        validation: its mean over the folds.
+        validation_folds: its score on each of them.
+        on_bound: parameter -> the end of its range that the selected value lies on.
+    """
+
+    trials: Count
+    failed: Count
+    pruned: Count
+    best_trial: Count
+    validation: Share
+    validation_folds: list[Share]
+    on_bound: dict[str, str]
+    sampler: str
+    asked: Asked
+
+
+class FoldFacts(TypedDict):
+    """What a test record says of one of its models."""
+
+    best_step: Count
+    steps: Positive
+    train_seconds: NotNegative
+    peak_memory: Count
+    device: str
+    fold: NotRequired[Count]
+    repetition: NotRequired[Count]
+    best_score: NotRequired[float]
+    stopped_by: NotRequired[str]
+    seconds: NotRequired[NotNegative]
+    hook: NotRequired[dict[str, Any]]
+    provenance: NotRequired[Provenance]
 
 
 class RecordError(HarnessError):
@@ -45,56 +115,64 @@ class RecordError(HarnessError):
 class Record:
     """Base of what is written as one JSON file; a file that does not fit is refused."""
 
-    # Field -> keys that it must have.
-    CONTENTS: ClassVar[dict[str, tuple[str, ...]]] = {}
-
     def write(self, path: Path) -> None:
         write_json(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Self:
         try:
-            values = read_json(path)
-        except (OSError, ValueError) as error:
+            values = msgspec.json.decode(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
             raise RecordError(f"{path}: not a complete JSON file ({error})") from None
-        found = set(values) if isinstance(values, dict) else set()
-        # A field with a default came later: older records do without it.
-        required = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
-        missing, extra = required - found, found - {f.name for f in fields(cls)}
-        if missing or extra:
-            lacks, has = ", ".join(sorted(missing)) or "nothing", ", ".join(sorted(extra)) or "none"
-            raise RecordError(f"{path}: not a {cls.__name__} (missing: {lacks}; unknown: {has})")
-        for name, keys in cls.CONTENTS.items():
-            inside = values[name] if isinstance(values[name], dict) else {}
-            lacking = [key for key in keys if key not in inside]
-            if lacking:
-                raise RecordError(f"{path}: not a {cls.__name__} ({name} lacks {lacking[0]})")
+        try:
+            convert(values, cls, f"not a {cls.__name__}")
+        except ValueError as error:
+            raise RecordError(f"{path}: {error}") from None
         return cls(**values)
 
 
 @dataclass(frozen=True)
-class FoldRecord(Record):
-    """One trained model: one configuration, one fold, one repetition.
+class Fit:
+    """How the training of one model went.
 
     Attributes:
+        history: (step, mean training loss since the last, score) of every validation.
+        train_seconds: without validation and checkpoints; seconds: with them.
+        peak_memory: bytes on the GPU, or of the whole process on a CPU.
         hook: what the method's hook says of the run, as how often CCP changed its problem.
     """
 
-    identity: dict[str, Any]
-    params: dict[str, Any]
-    fold: int
-    repetition: int
     best_score: float
-    best_step: int
-    steps: int
+    best_step: Count
+    steps: Positive
     stopped_by: str
     history: list[tuple[int, float, float]]
-    train_seconds: float
-    seconds: float
-    peak_memory: int
+    train_seconds: NotNegative
+    seconds: NotNegative
+    peak_memory: Count
     hook: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FoldRecord(Fit, Record):
+    """One trained model: one configuration, one fold, one repetition."""
+
+    identity: Identity
+    params: dict[str, Setting]
+    fold: Count
+    repetition: Count
     device: str
-    provenance: dict[str, Any]
+    provenance: Provenance
+
+    def facts(self, scored: bool) -> FoldFacts:
+        """What a test record says of this model.
+
+        Args:
+            scored: whether it was stopped by a validation score, or by steps.
+        """
+        left_out = ("identity", "history", "params", *(() if scored else ("best_score",)))
+        kept = {name: value for name, value in asdict(self).items() if name not in left_out}
+        return cast(FoldFacts, kept)
 
 
 @dataclass(frozen=True)
@@ -102,11 +180,10 @@ class TestRecord(Record):
     """One opening of the test classes: the models of one repetition, or a naive baseline.
 
     Attributes:
-        kind: "reproduction", "single" (one model instead of those of the folds) or "naive".
-        scores: "concatenated" and "separated" -> metric -> value.
-        separated: one such mapping per fold model.
-        folds: the FoldRecords without identity and history.
-        search: what selected the parameters: trials, failures, validation score.
+        kind: "single" is one model instead of those of the folds.
+        dims: kind of embedding -> its size.
+        separated: metric -> value, of each fold model.
+        folds: of each model.
         per_class: kind -> metric -> mean over the queries of each test class, in the order of
             the labels; None where no query counts.
         class_queries: how many queries of each test class count.
@@ -114,24 +191,35 @@ class TestRecord(Record):
     """
 
     __test__ = False  # pytest: not a test
-    CONTENTS = TESTED
 
-    kind: str
-    identity: dict[str, Any]
-    params: dict[str, Any]
-    repetition: int
-    dims: dict[str, int]
-    scores: dict[str, dict[str, float]]
-    separated: list[dict[str, float]]
-    queries: int
-    queries_dropped: int
+    kind: Kind
+    identity: Identity
+    params: dict[str, Setting]
+    repetition: Count
+    dims: dict[str, Positive]
+    scores: Scores
+    separated: list[dict[str, NotNegative]]
+    queries: Count
+    queries_dropped: Count
     test_fingerprint: str
-    folds: list[dict[str, Any]]
-    search: dict[str, Any]
-    provenance: dict[str, Any]
-    per_class: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
-    class_queries: list[int] = field(default_factory=list)
-    missing_images: int = 0
+    folds: list[FoldFacts]
+    search: SearchFacts
+    provenance: Provenance
+    # These came later: older records do without them.
+    per_class: dict[str, dict[str, list[Share | None]]] = field(default_factory=dict)
+    class_queries: list[Count] = field(default_factory=list)
+    missing_images: Count = 0
+
+    def __post_init__(self) -> None:
+        _check_identity(self.identity)
+        _check_kinds(self.scores)
+        for scores in (*self.scores.values(), *self.separated):
+            _check_scores(scores, METRICS)
+        if not self.scores.keys() <= self.dims.keys():
+            raise ValueError("dims lack the size of an embedding that has scores")
+        for by_metric in self.per_class.values():
+            for metric, values in by_metric.items():
+                _check_classes(metric, values, self.class_queries)
 
 
 @dataclass(frozen=True)
@@ -140,99 +228,52 @@ class MetricsRecord(Record):
 
     Attributes:
         kind: that of the run.
-        scores: "concatenated" and "separated" -> metric -> value.
     """
 
-    CONTENTS = TESTED
-
-    kind: str
-    identity: dict[str, Any]
-    params: dict[str, Any]
-    repetition: int
-    scores: dict[str, dict[str, float]]
+    kind: Kind
+    identity: Identity
+    params: dict[str, Setting]
+    repetition: Count
+    scores: Scores
     test_fingerprint: str
-    provenance: dict[str, Any]
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        _check_identity(self.identity)
+        _check_kinds(self.scores)
+        for scores in self.scores.values():
+            _check_scores(scores)
+
+
+def _check_identity(identity: Identity) -> None:
+    if not isinstance(identity["protocol"].get("name"), str):
+        raise ValueError("the protocol of the identity has no name")
+
+
+def _check_kinds(scores: Scores) -> None:
+    if "concatenated" not in scores:
+        raise ValueError("scores lack concatenated")
+    for kind in scores:
+        if kind not in KINDS:
+            raise ValueError(f"scores are {' or '.join(KINDS)}, got {kind}")
+
+
+def _check_scores(scores: Mapping[str, float], needed: Sequence[str] = ()) -> None:
+    for metric in needed:
+        if metric not in scores:
+            raise ValueError(f"scores lack {metric}")
+    for metric, value in scores.items():
+        if not (metric in (*METRICS, *MORE) or RECALL.fullmatch(metric)):
+            raise ValueError(f"no metric is called {metric}")
+        if metric not in LENGTHS and value > WHOLE:
+            raise ValueError(f"{metric} is a part of a whole, got {value}")
+
+
+def _check_classes(metric: str, values: Sequence[float | None], queries: Sequence[int]) -> None:
+    if [value is None for value in values] != [count == 0 for count in queries]:
+        raise ValueError(f"{metric} of the classes does not fit class_queries")
 
 
 def read_record(path: Path) -> TestRecord | MetricsRecord:
     """A file of a records folder, by what its name says it is."""
-    return MetricsRecord.read(path) if ".metrics." in path.name else TestRecord.read(path)
-
-
-def provenance() -> dict[str, Any]:
-    """How and with what this process came to its result."""
-    commit, clean = _commit()
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": _command(),
-        "commit": commit,
-        "clean": clean,
-        "python": platform.python_version(),
-        "versions": _versions(),
-        "platform": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def _command() -> str:
-    """The command line, without the folder that the program lies in and without passwords."""
-    program = Path(sys.argv[0]).name
-    if program == "__main__.py":  # python -m harness
-        program = "harness"
-    return redact(shlex.join([program, *sys.argv[1:]]))
-
-
-@cache
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-@cache
-def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the checkout this code runs from, and whether its code is unchanged."""
-    root = Path(__file__).parent.parent
-    if not (root / ".git").exists():
-        return None, None
-    code = ["harness", "losses", "protocols"]
-    try:
-        commit = _git(root, "rev-parse", "HEAD")
-        return commit, not _git(root, "status", "--porcelain", "--", *code)
-    except (OSError, subprocess.CalledProcessError):
-        return None, None
-
-
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def note_test_opening(results: Path, method: str, params_digest: str, repetition: int) -> None:
-    """Write to the ledger that test classes are being opened, before they are."""
-    entry = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "method": method,
-        "params": params_digest,
-        "repetition": repetition,
-        "command": _command(),
-    }
-    append_line(results / LEDGER, entry)
-
-
-def read_ledger(path: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """The entries of a ledger; lines that are none are named."""
-    entries = []
-    lines = path.read_text().splitlines() if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-            entry["method"], entry["params"], entry["repetition"]
-        except (ValueError, KeyError, TypeError):
-            problems.append(f"{path}, line {number}: not a ledger entry")
-            continue
-        entries.append(entry)
-    return entries
+    return MetricsRecord.read(path) if holds_metrics(path) else TestRecord.read(path)

@@ -1,33 +1,16 @@
-"""Leaderboards as files: CSV at full precision; Markdown and LaTeX to be read."""
+"""A table for people: the columns they read first, marks, notes; and as Markdown."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from harness.metrics.names import KINDS, LENGTHS, METRICS, title_of
-from harness.results.leaderboard import SAME, UNKNOWN, Leaderboard, columns_of, metrics_in
+from harness.results.columns import SAME, UNKNOWN, columns_of, metrics_in
 from harness.results.stats import MIN_PAIRS
-from harness.system.files import write_text
 
 # Marks behind the name of a method, as Markdown and as LaTeX write them.
 INDISTINGUISHABLE, INCOMPLETE = "≈", "†"
-SYMBOLS = {"≈": r"$\approx$", "†": r"$\dagger$", "±": r"$\pm$"}
-
-
-def write(board: Leaderboard) -> list[Path]:
-    """Write the table beside its records; returns the files."""
-    texts = {
-        "leaderboard.csv": board.frame.to_csv(index=False),
-        "leaderboard.md": to_markdown(board.frame),
-        "leaderboard.tex": to_latex(board.frame),
-        "leaderboard_columns.md": describe_columns(board.frame),
-    }
-    for name, text in texts.items():
-        write_text(board.folder / name, text)
-    return [board.folder / name for name in texts]
 
 
 def shown(frame: pd.DataFrame) -> pd.DataFrame:
@@ -38,7 +21,7 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     for kind in KINDS:
         for metric in metrics_in(frame):
             column, spell = f"{metric}_{kind}", length if metric in LENGTHS else percent
-            table[_title(frame, metric, kind)] = [
+            table[column_title(frame, metric, kind)] = [
                 spell(mean, half_width)
                 for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
             ]
@@ -51,11 +34,11 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
 def on_demand(frame: pd.DataFrame) -> list[str]:
     """The columns of `shown` that not every table has."""
     more = [metric for metric in metrics_in(frame) if metric not in METRICS]
-    return [_title(frame, metric, kind) for kind in KINDS for metric in more]
+    return [column_title(frame, metric, kind) for kind in KINDS for metric in more]
 
 
-def _title(frame: pd.DataFrame, metric: str, kind: str) -> str:
-    return f"{title_of(metric)} {_size(frame, kind)}"
+def column_title(frame: pd.DataFrame, metric: str, kind: str) -> str:
+    return f"{title_of(metric)} {embedding_size(frame, kind)}"
 
 
 def _marked(method: str, indistinguishable: bool, incomplete: bool) -> str:
@@ -63,9 +46,12 @@ def _marked(method: str, indistinguishable: bool, incomplete: bool) -> str:
     return " ".join([method, *marks])
 
 
-def _size(frame: pd.DataFrame, kind: str) -> int:
-    """Embedding size of the trained rows; a naive row may have fewer dimensions to offer."""
-    return int(frame[f"dim_{kind}"].max())
+def embedding_size(frame: pd.DataFrame, kind: str) -> str:
+    """What tells the kinds of embeddings apart: their size, unless they share it or lack one."""
+    # A naive row may have fewer dimensions to offer than the trained ones.
+    sizes = {kind: frame[f"dim_{kind}"].max() for kind in KINDS}
+    told_apart = not pd.isna([*sizes.values()]).any() and len({*sizes.values()}) == len(KINDS)
+    return str(int(sizes[kind])) if told_apart else kind
 
 
 def percent(value: float | None, half_width: float = float("nan")) -> str:
@@ -124,7 +110,7 @@ def heading(frame: pd.DataFrame, quote: str = "") -> str:
 
 def notes_on(frame: pd.DataFrame) -> list[str]:
     """What a reader must know to read the table right."""
-    together, single = (_size(frame, kind) for kind in KINDS)
+    together, single = (embedding_size(frame, kind) for kind in KINDS)
     notes = [
         "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
         f"{together}: embeddings of the four fold models side by side. {single}: mean of the four.",
@@ -143,52 +129,6 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
     if left_out := frame["missing_images"].max():
         notes.append(f"Images left out because they are missing or broken: {left_out:,}.")
     return notes
-
-
-def to_latex(frame: pd.DataFrame) -> str:
-    """A table environment to \\input; plain LaTeX, no package needed."""
-    table = shown(frame)
-    scores = [_title(frame, metric, kind) for kind in KINDS for metric in METRICS]
-    table = table[["rank", "method", *scores, "n"]]
-    titles = " & ".join(title_of(metric) for metric in METRICS)
-    groups = " & ".join(
-        rf"\multicolumn{{{len(METRICS)}}}{{c}}{{{kind} ({_size(frame, kind)})}}" for kind in KINDS
-    )
-    notes = escape(" ".join([f"{heading(frame)}.", *notes_on(frame)]))
-    lines = [
-        r"\begin{table}",
-        r"\centering\scriptsize",
-        r"\setlength{\tabcolsep}{2pt}",
-        rf"\begin{{tabular}}{{rl{'r' * len(scores)}r}}",
-        r"\hline",
-        rf" & & {groups} & \\",
-        rf" & method & {titles} & {titles} & $n$ \\",
-        r"\hline",
-        *(rf"{' & '.join(map(_tight, row))} \\" for row in table.astype(str).to_numpy()),
-        r"\hline",
-        r"\end{tabular}",
-        rf"\caption{{{notes}}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _tight(cell: str) -> str:
-    """A cell without spaces around its interval, so that the table fits into a text column."""
-    return escape(cell.replace(" ± ", "±"))
-
-
-LATEX_SPECIAL = {
-    **{character: rf"\{character}" for character in "&%$#_{}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"<": "$<$", ">": "$>$", "|": "$|$", "`": r"\textasciigrave{}"},
-    **SYMBOLS,
-}
-
-
-def escape(text: str) -> str:
-    """Text that LaTeX prints as it stands."""
-    return "".join(LATEX_SPECIAL.get(character, character) for character in text)
 
 
 def describe_columns(frame: pd.DataFrame) -> str:

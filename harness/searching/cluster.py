@@ -12,8 +12,8 @@ from typing import Any
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.redact import redact
+from harness.searching.loop import check, search
 from harness.searching.storage import URL_VARIABLE
-from harness.searching.study import check, search
 from harness.system.workers import worker_count
 
 

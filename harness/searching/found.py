@@ -11,9 +11,8 @@ import optuna
 
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
-from harness.searching.storage import JOURNAL, Storage, open_storage
-
-CONFIG = "config.yaml"
+from harness.results.layout import CONFIG, JOURNAL, find_configs
+from harness.searching.storage import Storage, open_storage
 
 # Config keys that pick among the searches; all others say how to run.
 FILTERS = ("loss", "dataset", "protocol", "trunk")
@@ -57,7 +56,7 @@ def find_searches(
     folders = [Path(loss) for loss in losses if Path(loss, CONFIG).is_file()]
     names = {loss for loss in losses if Path(loss) not in folders}
     if names or not folders:
-        there = [path.parent for path in sorted(runs.glob(f"*/*/*/{CONFIG}"))]
+        there = [path.parent for path in find_configs(runs)]
         wanted = _method_names(names, {folder.name for folder in there})
         folders += [folder for folder in there if not names or folder.name in wanted]
     for folder in folders:
@@ -91,4 +90,6 @@ def _read(folder: Path, values: Mapping[str, Any]) -> FoundSearch | None:
     how = {key: value for key, value in values.items() if key not in FILTERS}
     # Which trials there are was settled by the search; its folder is where it was found.
     how["storage"] = how.get("storage", saved.storage) if saved.storage else ""
-    return FoundSearch(folder, saved.updated({**how, "runs_dir": str(folder.parents[2])}))
+    # So was the protocol, with all that a preset or the data set changed: it is in the name.
+    where = {"runs_dir": str(folder.parents[2]), "protocol": folder.parts[-3]}
+    return FoundSearch(folder, saved.updated({**how, **where}))

@@ -20,7 +20,7 @@ from scipy.stats import qmc
 from harness.errors import unknown
 
 if TYPE_CHECKING:
-    from harness.registry import Space
+    from losses.method import Space
 
 START_POINTS = 10
 GRID_LEVELS = 5  # values of a real parameter in a grid

@@ -24,9 +24,9 @@ from sqlalchemy import exc
 
 from harness.errors import HarnessError
 from harness.redact import HIDDEN, redact
+from harness.results.layout import JOURNAL
 from harness.system.files import make_folder
 
-JOURNAL = "study.journal"
 URL_VARIABLE = "HARNESS_STORAGE"
 
 EXAMPLE = "postgresql+psycopg://user@host/database"

@@ -1,44 +1,31 @@
-"""The Optuna study of one method: claim a trial, run it, tell the score; resumable at any point."""
+"""The Optuna study of one method: which trial is next, and what became of each; resumable."""
 
 from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from filelock import Timeout
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from harness.config import RunConfig
 from harness.errors import HarnessError
-from harness.experiment import Experiment, build_experiment
-from harness.model.build import check_trunk
-from harness.results.records import FoldRecord
-from harness.searching.found import CONFIG
-from harness.searching.pruning import expected_score, is_hopeless
+from harness.experiment import Experiment
 from harness.searching.samplers import check_sampler, planned, propose
 from harness.searching.storage import Storage, open_storage
-from harness.searching.summary import SearchSummary, best_of, counts, index_of, summarize
-from harness.system.files import check_writable, write_text
-from harness.system.progress import Event, Listener, ignore
+from harness.searching.summary import best_of, counts, index_of
+from harness.system.device import cpu_threads
 from harness.system.seeds import derive_seed
-from harness.system.workers import WorkerLost, run_workers, worker_count
-from harness.training.trainer import Progress, TrainingFailed
-from harness.training.trial import cpu_threads, mean_score, run_fold, run_trial
 
 logger = logging.getLogger(__name__)
 
 # As many failures in a row, with nothing that worked before, mean that the set-up is wrong.
 FAILURES_AT_START = 10
-
-WAIT = 2.0  # seconds between looks at the trials of others
 
 
 @dataclass(frozen=True)
@@ -57,11 +44,18 @@ class Claim:
 
 
 class Study:
-    """The trials of one experiment, shared by any number of workers."""
+    """The trials of one experiment, shared by any number of workers.
 
-    def __init__(self, experiment: Experiment, storage: Storage | None = None) -> None:
+    Args:
+        fingerprint: of the trainval images that its trials are measured on.
+    """
+
+    def __init__(
+        self, experiment: Experiment, fingerprint: str, storage: Storage | None = None
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.experiment = experiment
+        self.fingerprint = fingerprint
         self.sampler = sampler_of(experiment)
         self.folder = experiment.runs
         self.plan = planned(
@@ -174,7 +168,7 @@ class Study:
         with self.storage.exclusive():
             opened = optuna.create_study(
                 storage=self.storage.optuna,
-                study_name=_name_of(self.experiment),
+                study_name=self.experiment.name,
                 direction="maximize",
                 load_if_exists=True,
             )
@@ -185,7 +179,7 @@ class Study:
         """Refuse to add trials that measure something else than those that are there."""
         space, known = self.experiment.space, self.experiment.published_params
         ours = {
-            **self.experiment.identity(),
+            **self.experiment.identity(self.fingerprint),
             "space": {name: json.loads(distribution_to_json(d)) for name, d in space.items()},
             "fixed_params": {name: value for name, value in known.items() if name not in space},
         }
@@ -233,13 +227,9 @@ def sampler_of(experiment: Experiment) -> str:
     return name
 
 
-def _name_of(experiment: Experiment) -> str:
-    return f"{experiment.table.as_posix()}/{experiment.method.name}"
-
-
 def storage_of(experiment: Experiment) -> Storage:
     config = experiment.config
-    return open_storage(config.storage, experiment.runs, _name_of(experiment), config.heartbeat)
+    return open_storage(config.storage, experiment.runs, experiment.name, config.heartbeat)
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "") -> list[str]:
@@ -251,130 +241,3 @@ def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "
         elif old != new:
             lines.append(f"  {at}{key}: {old} there, {new} here")
     return lines
-
-
-def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
-    """Search every config in turn, with workers that move on together; finished work is kept."""
-    studies = [prepare(config, listener) for config in configs]
-    missing = sum(study.missing() for study in studies)
-    if missing:
-        threads = max(study.experiment.protocol.threads for study in studies)
-        count = worker_count(configs[0], threads, missing)
-        try:
-            run_workers(work, list(configs), configs[0].device, count, threads, listener)
-        except WorkerLost as lost:
-            if any(study.missing() for study in studies):
-                raise
-            logger.warning("%s; the others did its part", str(lost).partition(";")[0])
-    return [summarize(study.optuna) for study in studies]
-
-
-def check(config: RunConfig) -> tuple[Experiment, Storage]:
-    """Everything that can be wrong with a search on whatever machine is found here, at once."""
-    experiment = build_experiment(config)
-    sampler_of(experiment)
-    check_trunk(experiment)
-    check_writable(experiment.runs)
-    return experiment, storage_of(experiment)
-
-
-def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
-    """Everything that can be wrong with a search here is found here, before any training."""
-    worker_count(config, threads=1, units=1)
-    experiment, storage = check(config)
-    experiment.open_part("trainval", listener)
-    study = Study(experiment, storage)
-    write_text(study.folder / CONFIG, config.to_yaml())
-    return study
-
-
-def work(configs: list[RunConfig], device: str, listener: Listener) -> None:
-    """One worker: trial after trial of every study, until none is left to start or to inherit."""
-    waiting = []
-    for config in configs:
-        study = Study(build_experiment(config.updated({"device": device})))
-        if not _work_on(study, listener):
-            waiting.append(study)
-    while waiting:
-        time.sleep(WAIT)
-        listener(Event("waiting", waiting[0].experiment.method.name))
-        waiting = [study for study in waiting if not _work_on(study, listener)]
-
-
-def _work_on(study: Study, listener: Listener) -> bool:
-    """Run trials while there are any to start, then help; False if others are still at some."""
-    with study.storage.joined() as worker:
-        while (claim := study.claim(worker)) is not None:
-            _run(study, claim, listener)
-    others = study.under_way()
-    for params in others:
-        _help(study.experiment, params, listener)
-    return not others
-
-
-def _help(experiment: Experiment, params: Mapping[str, Any], listener: Listener) -> None:
-    """Train the last folds of another worker's trial, for it to find them done."""
-    if experiment.protocol.prune:
-        return  # its last folds may never be needed
-    folds = range(len(experiment.split.folds))
-    if not any(experiment.run_dir(params, fold, 0).exists() for fold in folds):
-        return  # it works in another directory, and would not find them
-
-    def alive(fold: int, progress: Progress) -> None:
-        listener(Event("waiting", experiment.method.name))
-
-    for fold in reversed(folds):
-        with suppress(Timeout, TrainingFailed):  # somebody is at it; its own worker will tell
-            run_fold(experiment, params, fold, 0, alive, wait=False)
-
-
-def _run(study: Study, claim: Claim, listener: Listener) -> None:
-    """Run a claimed trial and tell the study how it went."""
-    experiment = study.experiment
-    started = time.perf_counter()
-    best = study.best()
-
-    def say(kind: str, **values: Any) -> None:
-        listener(
-            Event(
-                kind,
-                experiment.method.name,
-                unit=claim.index,
-                units=study.wanted,
-                best=best.values[0] if best else None,
-                **values,
-            )
-        )
-
-    def validated(fold: int, progress: Progress) -> None:
-        say(
-            "validation",
-            fold=fold,
-            step=progress.step,
-            max_steps=experiment.protocol.max_steps,
-            score=progress.best_score,
-        )
-
-    def hopeless(folds: list[FoldRecord]) -> bool:
-        scores = [fold.best_score for fold in folds]
-        return experiment.protocol.prune and is_hopeless(scores, study.fold_scores())
-
-    try:
-        folds = run_trial(experiment, claim.params, validated, hopeless)
-    except TrainingFailed as failure:
-        study.finish(claim, TrialState.FAIL, reason=str(failure))
-        say("trial", message=str(failure), seconds=time.perf_counter() - started)
-        return
-    scores = tuple(fold.best_score for fold in folds)
-    pruned = len(folds) < len(experiment.split.folds)
-    score = expected_score(scores, study.fold_scores()) if pruned else mean_score(folds)
-    state = TrialState.PRUNED if pruned else TrialState.COMPLETE
-    seconds = sum(fold.seconds for fold in folds)
-    study.finish(claim, state, score, folds=scores, seconds=seconds)
-    best = study.best()
-    say(
-        "pruned" if pruned else "trial",
-        score=score,
-        scores=scores,
-        seconds=time.perf_counter() - started,
-    )

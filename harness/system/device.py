@@ -1,14 +1,21 @@
-"""The one place that decides where tensors live."""
+"""The one place that decides where tensors live and how many threads work on them."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
+import faiss
 import torch
 
 from harness.errors import HarnessError
+
+# Libraries read these when they are loaded, so they must be set before a worker starts.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 # Parameters of glibc's mallopt.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -60,3 +67,31 @@ def _keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):  # other C libraries have none
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, -1)
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Run with the protocol's number of threads, so that workers never change a score."""
+    before = torch.get_num_threads(), faiss.omp_get_max_threads()
+    torch.set_num_threads(count)
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        faiss.omp_set_num_threads(before[1])
+
+
+@contextmanager
+def thread_limit(threads: int) -> Iterator[None]:
+    """Processes that are started here use so many threads in every library."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update({name: str(threads) for name in THREAD_VARIABLES})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,4 +1,7 @@
-"""What long work says about itself while it runs, in whatever process it runs."""
+"""What long work says about itself while it runs, in whatever process it runs.
+
+All numbers count from 1, as people do.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,93 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """One thing that happened.
 
     Attributes:
-        kind: "decoding" or "encoding" (units are images), "validation" (of a fold in training),
-            "trial" or "model" (one is finished, or failed if there is a message), "pruned" (a
-            trial), "tested", "waiting" (for other workers), "stopping" (after Ctrl-C).
-        unit, units: number of the trial, model or image, and how many there are.
-        scores: of the folds, where the unit has folds.
+        method: what it happened to, as a table calls it.
+        worker: number of the process.
     """
 
-    kind: str
     method: str = ""
-    unit: int = 0
-    units: int = 0
-    fold: int = 0
-    step: int = 0
-    max_steps: int = 0
+    worker: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Event):
+    """So many images of a data set were decoded, or encoded by the trunk, before any training."""
+
+    dataset: str
+    action: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validated(Event):
+    """A model in training was validated.
+
+    Attributes:
+        unit: number of its trial or reproduction.
+        best: the best score so far.
+    """
+
+    unit: int = 1
+    fold: int
+    step: int
+    max_steps: int
+    best: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEnded(Event):
+    """A trial is complete, or failed if there is a reason.
+
+    Attributes:
+        score: of this trial; the one that is expected of it, if it was pruned.
+        best: of all trials.
+        folds: how many of them were trained.
+    """
+
+    trial: int
+    trials: int
+    seconds: float
     score: float | None = None
     best: float | None = None
-    scores: tuple[float, ...] = ()
-    seconds: float = 0.0
-    message: str = ""
-    worker: int = 0
+    folds: int = 0
+    pruned: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEnded(Event):
+    """A fold model of a reproduction is trained, or failed if there is a reason."""
+
+    reproduction: int
+    reproductions: int
+    fold: int = 0
+    score: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested(Event):
+    """A reproduction was scored on the test classes; a naive row is none of several."""
+
+    reproduction: int = 1
+    reproductions: int = 0
+    score: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Event):
+    """A worker has nothing to do until others are done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping(Event):
+    """Ctrl-C was heard; the next report of each worker is its last."""
 
 
 Listener = Callable[[Event], None]

@@ -16,12 +16,9 @@ from typing import Any
 
 from harness.config import RunConfig
 from harness.errors import HarnessError
-from harness.system.device import choose_device, device_count
+from harness.system.device import choose_device, device_count, thread_limit
 from harness.system.files import naming_disk_trouble
-from harness.system.progress import Event, Listener
-
-# Libraries read these when they are loaded, so they must be set before a worker starts.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+from harness.system.progress import Event, Listener, Stopping
 
 # target(job, device, listener), a function of a module: workers are new processes.
 Target = Callable[[Any, str, Listener], None]
@@ -57,7 +54,7 @@ def run_workers(
     context = multiprocessing.get_context("spawn")
     stop: Any = context.RawValue("b", 0)  # without a lock, which a killed process would keep
     processes, reports = [], []
-    with _thread_limit(threads), _deaf():
+    with thread_limit(threads), _ignoring_interrupts():
         for number in range(count):
             # A pipe for each: who is killed while it reports holds up nobody else.
             ours, theirs = context.Pipe(duplex=False)
@@ -71,10 +68,10 @@ def run_workers(
 
     def ask() -> None:
         stop.value = 1
-        listener(Event("stopping"))
+        listener(Stopping())
 
     try:
-        with _first_interrupt(ask):
+        with _asking_first(ask):
             _listen(reports, listener)
     except BaseException:
         for process in processes:
@@ -98,19 +95,19 @@ def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None
 
     def ask() -> None:
         stop.set()
-        listener(Event("stopping"))
+        listener(Stopping())
 
     def report(event: Event) -> None:
         listener(event)
         if stop.is_set():
             raise KeyboardInterrupt
 
-    with _first_interrupt(ask), naming_disk_trouble():
+    with _asking_first(ask), naming_disk_trouble():
         target(job, device, report)
 
 
 @contextmanager
-def _first_interrupt(ask: Callable[[], None]) -> Iterator[None]:
+def _asking_first(ask: Callable[[], None]) -> Iterator[None]:
     """Answer the first Ctrl-C with a question; the next one interrupts as ever."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread hears of signals
@@ -128,7 +125,7 @@ def _first_interrupt(ask: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Processes that are started here never hear of Ctrl-C: their parent tells them."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -165,7 +162,7 @@ def _listen(reports: list[Any], listener: Listener) -> None:
 def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop: Any) -> None:
     def report(event: Event) -> None:
         try:
-            reports.send(replace(event, worker=number))
+            reports.send(replace(event, worker=number + 1))
         except OSError:
             raise SystemExit(1) from None  # nobody is left to hear of it, or to stop it
         if stop.value:
@@ -180,17 +177,3 @@ def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop
         pass  # the parent was interrupted, and says so
     except Exception:
         reports.send(RuntimeError(f"worker {number}:\n{traceback.format_exc()}"))
-
-
-@contextmanager
-def _thread_limit(threads: int) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update({name: str(threads) for name in THREAD_VARIABLES})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -13,11 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from harness.experiment import Experiment
-from harness.registry import Hook
 from harness.results.records import FoldRecord
 from harness.training.trainer import Trainer
+from harness.training.unit import Unit
+from losses.method import Hook
 
 KIND = "single"
 
@@ -38,13 +40,16 @@ def without_folds(experiment: Experiment, folds: Sequence[FoldRecord]) -> Experi
     )
 
 
-def stop_by_steps(trainer: Trainer, folds: Sequence[FoldRecord]) -> None:
-    """Make the last step the best one, and let the hook hear of the fold models."""
-    trainer.validate = lambda model: float(trainer.step)
-    trainer.hook = _Told(trainer.hook, folds)
+def build_single_trainer(unit: Unit, device: torch.device, folds: Sequence[FoldRecord]) -> Trainer:
+    """A trainer whose last step is its best one, and whose hook hears of the fold models."""
+    return unit.build_trainer(
+        device,
+        validate=lambda model, step: float(step),
+        wrap_hook=lambda hook: _ToldScores(hook, folds),
+    )
 
 
-class _Told(Hook):
+class _ToldScores(Hook):
     """A hook that is told the mean validation score of the fold models at the same step."""
 
     def __init__(self, hook: Hook, folds: Sequence[FoldRecord]) -> None:

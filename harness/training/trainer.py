@@ -6,7 +6,7 @@ import logging
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,48 +19,25 @@ from torch import Tensor, nn
 from harness.data.batches import TrainBatches
 from harness.data.loading import Loader
 from harness.model.network import Model, freeze_batchnorm
-from harness.registry import EvaluationProtocol, Hook, Method
+from harness.results.records import Fit
 from harness.system.files import replacing
 from harness.training.embed import embed
+from harness.training.optimizer import build_optimizer
+from losses.method import Hook, Method
+from protocols.protocol import EvaluationProtocol
 
 logger = logging.getLogger(__name__)
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "rmsprop": torch.optim.RMSprop,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
-
 
 # Of the time of a run that checkpoints may take: short folds are not checkpointed at every chance.
 CHECKPOINT_SHARE = 0.01
 
 
+# A model and the step that it is at -> a score, larger is better.
+Validate = Callable[[Model, int], float]
+
+
 class TrainingFailed(Exception):
     """A run that cannot go on, with the reason that its record will state."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How training went.
-
-    Attributes:
-        history: one (step, mean training loss since the last, score) per validation.
-        train_seconds: without validation and checkpoints; seconds: with them.
-        peak_memory: bytes on the GPU, or of the whole process on a CPU.
-        hook: what the method's hook says of the run.
-    """
-
-    best_score: float
-    best_step: int
-    steps: int
-    stopped_by: str
-    history: list[tuple[int, float, float]]
-    train_seconds: float
-    seconds: float
-    peak_memory: int
-    hook: dict[str, Any]
 
 
 @dataclass
@@ -85,10 +62,10 @@ class Trainer:
         loss: nn.Module,
         hook: Hook,
         batches: TrainBatches,
-        validate: Callable[[Model], float],
+        validate: Validate,
         protocol: EvaluationProtocol,
         method: Method,
-        params: dict[str, Any],
+        params: Mapping[str, Any],
         loader: Loader,
     ) -> None:
         self.device = loader.device
@@ -212,7 +189,7 @@ class Trainer:
             nn.utils.clip_grad_value_(self.parameters, self.protocol.clip_value)
 
     def _validate(self) -> None:
-        score = self.validate(self.model)
+        score = self.validate(self.model, self.step)
         if np.isnan(score):
             raise TrainingFailed(
                 "the validation score is not a number: no image of the validation classes has "
@@ -277,38 +254,6 @@ class Trainer:
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
         np.random.set_state(state["numpy_rng"])
-
-
-def build_optimizer(
-    model: Model,
-    loss: nn.Module,
-    protocol: EvaluationProtocol,
-    method: Method,
-    params: dict[str, Any],
-) -> torch.optim.Optimizer:
-    """One optimizer with a group each for trunk, head and the loss's own parameters."""
-    decay = protocol.weight_decay
-    trunk_lr = protocol.lr if protocol.trunk_lr is None else protocol.trunk_lr
-    # A loss whose rate is not searched has the trunk's, or the head's if no trunk trains.
-    loss_lr = params.get("head_lr", protocol.lr) if protocol.frozen else trunk_lr
-    loss_decay = decay if method.loss_weight_decay is None else method.loss_weight_decay
-    groups: list[dict[str, Any]] = [
-        {"name": "trunk", "params": model.trunk, "lr": trunk_lr, "weight_decay": decay},
-        {"name": "head", "params": model.head, "lr": protocol.lr, "weight_decay": decay},
-        {"name": "loss", "params": loss, "lr": loss_lr, "weight_decay": loss_decay},
-    ]
-    for group in groups:
-        group["lr"] = params.get(f"{group['name']}_lr", group["lr"])
-        group["params"] = [p for p in group["params"].parameters() if p.requires_grad]
-    # All parameters in one call: up to a third of the step of a head saved. RMSprop has no fused
-    # form.
-    whole = "foreach" if protocol.optimizer == "rmsprop" else "fused"
-    options: dict[str, Any] = {"lr": protocol.lr, whole: True}
-    if protocol.optimizer in ("rmsprop", "sgd"):
-        options["momentum"] = protocol.momentum
-    if protocol.optimizer != "sgd":
-        options["eps"] = protocol.optimizer_eps
-    return OPTIMIZERS[protocol.optimizer]([g for g in groups if g["params"]], **options)
 
 
 @contextmanager

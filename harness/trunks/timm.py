@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,13 +194,7 @@ def _settings(name: str) -> PretrainedCfg:
     import timm
 
     if not timm.is_model(name):
-        known = timm.list_models()
-        near = get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-        raise ValueError(
-            f"timm has no model named '{name}'.{hint}\n"
-            f"  timm.list_models() lists the {len(known)} that it has"
-        )
+        raise ValueError("model of timm (timm.list_models() lists them)", name, timm.list_models())
     try:
         settings = timm.get_pretrained_cfg(name, allow_unregistered=False)
     except RuntimeError as error:  # a wrong tag behind the name

@@ -12,6 +12,7 @@ from scipy import stats
 
 from harness.data.batches import TrainBatches
 from harness.data.crops import CropSettings, Images
+from harness.data.sources import open_part
 from harness.experiment import Experiment
 
 
@@ -19,11 +20,10 @@ from harness.experiment import Experiment
 def batches(make_experiment: Callable[..., Experiment]) -> TrainBatches:
     experiment = make_experiment()
     classes = experiment.split.folds[0].train[:20]
+    source = open_part(experiment, "trainval")
     return TrainBatches(
-        source=experiment.trainval,
-        indices=tuple(
-            np.array(experiment.indices_of(experiment.trainval, (label,))) for label in classes
-        ),
+        source=source,
+        indices=experiment.by_class(source.indices, classes),
         batch_size=32,
         samples_per_class=4,
         seed=7,

@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,9 @@ from conftest import write_images
 from dataset_files import publish, write_cub, write_inshop, write_sop
 from PIL import Image
 
-from harness import registry
 from harness.cli import main
-from harness.data import check as data_check
 from harness.data import duplicates
 from harness.data.check import check
-from harness.system.progress import Event
 
 
 @pytest.fixture
@@ -47,9 +43,9 @@ def test_a_sound_folder_is_usable_and_counted(pictures: Path) -> None:
 
 
 def test_every_image_is_reported_as_progress(pictures: Path) -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     check(f"folder:{pictures}", listener=events.append)
-    assert (events[-1].unit, events[-1].units) == (12, 12)
+    assert (events[-1].done, events[-1].total) == (12, 12)
 
 
 def test_queries_and_gallery_are_counted_apart(tmp_path: Path) -> None:
@@ -239,17 +235,18 @@ def test_the_checksum_is_of_names_labels_and_contents_alone(pictures: Path) -> N
 
 
 def test_training_classes_are_the_given_or_the_published_or_half(
-    tmp_path: Path, pictures: Path
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def training(spec: str, root: str = "") -> tuple[int, int]:
+        counts = check(spec, root).counts
+        return counts["train_classes"], counts["train_images"]
+
     write_inshop(tmp_path / "inshop")
-    inshop = registry.load_dataset("inshop")[0]
-    given = inshop.list_images(tmp_path / "inshop")
-    assert data_check._training_classes(inshop, given).tolist() == [1]
-    folder = registry.load_dataset("folder")[0]
-    halved = folder.list_images(pictures)
-    assert data_check._training_classes(folder, halved).tolist() == [0, 1]
-    published = replace(folder, expected={"train_classes": 3})
-    assert data_check._training_classes(published, halved).tolist() == [0, 1, 2]
+    assert training("inshop", str(tmp_path / "inshop")) == (1, 2)
+    (pictures / "class_02" / "2.png").unlink()  # the other classes have three images
+    assert training(f"folder:{pictures}") == (2, 6)
+    publish(monkeypatch, "folder", train_classes=3)
+    assert training("folder", str(pictures)) == (3, 8)
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,26 @@ from __future__ import annotations
 import shutil
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import unit_of
 
 from harness.config import RunConfig
-from harness.data import features as features_module
-from harness.data import sources as parts
+from harness.data import sources
 from harness.data.features import Features
-from harness.data.sources import open_images
+from harness.data.sources import open_images, open_part
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import Experiment
 from harness.model.build import build_trunk
 from harness.model.network import FrozenTrunk
 from harness.results.leaderboard import build
-from harness.searching.study import search
-from harness.system.progress import ignore
-from harness.training.trial import build_trainer, run_fold
+from harness.searching.loop import search
+from harness.training.fold import run_fold
 
 FROZEN = "frozen+max_steps=6+validate_every=3"
 
@@ -37,11 +37,12 @@ def experiment(make_experiment: Callable[..., Experiment], tmp_path: Path) -> Ex
 def test_features_are_the_pooled_output_of_the_trunk_in_inference_mode(
     experiment: Experiment, make_experiment: Callable[..., Experiment]
 ) -> None:
-    source = experiment.trainval
+    source = open_part(experiment, "trainval")
     trunk = build_trunk(experiment, experiment.seed("init", fold=0, repetition=0)).eval()
     chosen = source.indices[5:400:37]
+    images = open_part(make_experiment(protocol="mlrc"), "trainval")
     with torch.no_grad():
-        expected = trunk(make_experiment(protocol="mlrc").trainval.for_evaluation(chosen))
+        expected = trunk(images.for_evaluation(chosen))
     assert torch.allclose(source.for_evaluation(chosen), expected, atol=1e-5)
     assert torch.equal(
         source.for_training(chosen, np.random.default_rng(0)), source.for_evaluation(chosen)
@@ -53,11 +54,12 @@ def test_features_are_computed_once(
     make_experiment: Callable[..., Experiment],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = experiment.trainval
-    monkeypatch.setattr(features_module, "_compute", lambda *given: pytest.fail("computed again"))
-    again = make_experiment(
+    first = open_part(experiment, "trainval")
+    monkeypatch.setattr(sources, "build_trunk", lambda *given: pytest.fail("computed again"))
+    other = make_experiment(
         protocol="frozen+lr=0.002", loss="ms", cache_dir=experiment.config.cache_dir
-    ).trainval
+    )
+    again = open_part(other, "trainval")
     assert isinstance(first, Features) and isinstance(again, Features)
     assert np.array_equal(first.values, again.values)
 
@@ -69,8 +71,9 @@ def test_what_changes_features_has_features_of_its_own(
     experiment: Experiment, make_experiment: Callable[..., Experiment], changes: dict[str, object]
 ) -> None:
     cache = experiment.config.cache_dir
-    other = make_experiment(**{"protocol": FROZEN, "cache_dir": cache, **changes}).trainval
-    first = experiment.trainval
+    changed = make_experiment(**{"protocol": FROZEN, "cache_dir": cache, **changes})
+    other = open_part(changed, "trainval")
+    first = open_part(experiment, "trainval")
     assert not np.array_equal(first.values, other.values)
     assert first.fingerprint == other.fingerprint  # of the images
 
@@ -78,19 +81,20 @@ def test_what_changes_features_has_features_of_its_own(
 def test_the_data_fingerprint_is_that_of_the_images(
     experiment: Experiment, make_experiment: Callable[..., Experiment]
 ) -> None:
-    images = make_experiment(protocol="mlrc").trainval
-    assert experiment.trainval.fingerprint == images.fingerprint
-    assert list(experiment.trainval.indices) == list(images.indices)
+    images = open_part(make_experiment(protocol="mlrc"), "trainval")
+    features = open_part(experiment, "trainval")
+    assert features.fingerprint == images.fingerprint
+    assert list(features.indices) == list(images.indices)
 
 
 def test_features_that_would_fill_the_disk_are_refused(
     experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_images(experiment, "trainval", ignore)  # are there already
+    open_images(experiment, "trainval")  # are there already
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**10, 0, 2**30 + 1000))
     with pytest.raises(HarnessError, match="the features of this part take") as caught:
-        experiment.open_part("trainval")
+        open_part(experiment, "trainval")
     assert "--cache-dir" in str(caught.value)
 
 
@@ -100,7 +104,7 @@ def test_a_cache_that_cannot_be_written_is_said_plainly(
     (tmp_path / "file").write_text("")
     experiment = make_experiment(protocol=FROZEN, cache_dir=str(tmp_path / "file" / "cache"))
     with pytest.raises(HarnessError, match="cannot write the cache"):
-        experiment.open_part("trainval")
+        open_part(experiment, "trainval")
 
 
 def test_a_trunk_that_fails_does_so_before_images_are_decoded(
@@ -109,15 +113,15 @@ def test_a_trunk_that_fails_does_so_before_images_are_decoded(
     def fail(*given: object) -> None:
         raise HarnessError("no such network")
 
-    monkeypatch.setattr(parts, "build_trunk", fail)
-    monkeypatch.setattr(parts, "open_images", lambda *given: pytest.fail("decoded"))
+    monkeypatch.setattr(sources, "build_trunk", fail)
+    monkeypatch.setattr(sources, "open_images", lambda *given: pytest.fail("decoded"))
     with pytest.raises(HarnessError, match="no such network"):
-        experiment.open_part("trainval")
+        open_part(experiment, "trainval")
 
 
 def test_only_head_and_loss_train_at_the_searched_rates(experiment: Experiment) -> None:
     params = {**experiment.published_params, "head_lr": 0.004, "loss_lr": 0.05}
-    trainer = build_trainer(experiment, params, 0, 0, torch.device("cpu"))
+    trainer = unit_of(experiment, params).build_trainer(torch.device("cpu"))
     assert isinstance(trainer.model.trunk, FrozenTrunk)
     rates = {group["name"]: group["lr"] for group in trainer.optimizer.param_groups}
     assert rates == {"head": 0.004, "loss": 0.05}
@@ -128,7 +132,7 @@ def test_proxies_without_a_rate_share_that_of_the_head(
 ) -> None:
     experiment = make_experiment(protocol=FROZEN, loss="ccp")
     params = {**experiment.published_params, "head_lr": 0.004}
-    trainer = build_trainer(experiment, params, 0, 0, torch.device("cpu"))
+    trainer = unit_of(experiment, params).build_trainer(torch.device("cpu"))
     rates = {group["name"]: group["lr"] for group in trainer.optimizer.param_groups}
     assert set(rates.values()) == {0.004}
 
@@ -145,17 +149,10 @@ def test_the_head_rate_is_searched_for_every_method_alike(
 
 
 def test_a_fold_is_repeated_bit_by_bit(experiment: Experiment, tmp_path: Path) -> None:
-    params = experiment.published_params
-    first = run_fold(experiment, params, 1, 0)
-    other = Experiment(
-        **{
-            name: getattr(experiment, name)
-            for name in experiment.__dataclass_fields__
-            if name != "config"
-        },
-        config=experiment.config.updated({"runs_dir": str(tmp_path / "again")}),
-    )
-    assert run_fold(other, params, 1, 0).history == first.history
+    first = run_fold(unit_of(experiment, fold=1))
+    elsewhere = experiment.config.updated({"runs_dir": str(tmp_path / "again")})
+    other = replace(experiment, config=elsewhere)
+    assert run_fold(unit_of(other, fold=1)).history == first.history
 
 
 def test_a_frozen_search_and_evaluation_have_a_table_of_their_own(

@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,10 @@ from harness.datasets.dataset import Listing
 from harness.errors import HarnessError
 
 
-def test_the_cache_is_built_once(
-    uneven_listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_built_once(uneven_listing: Listing, tmp_path: Path) -> None:
     first = open_store(uneven_listing, range(8), 32, tmp_path / "cache")
-    monkeypatch.setattr(store_module, "_write", lambda *arguments: pytest.fail("built again"))
-    again = open_store(uneven_listing, range(8), 32, tmp_path / "cache")
+    unreadable = replace(uneven_listing, read=lambda index: pytest.fail("built again"))
+    again = open_store(unreadable, range(8), 32, tmp_path / "cache")
     assert again.fingerprint == first.fingerprint
     assert np.array_equal(again.image(5), first.image(5))
 

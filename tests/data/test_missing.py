@@ -10,13 +10,14 @@ from dataset_files import publish, write_picture
 
 from harness.cli import main
 from harness.config import RunConfig
+from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
-from harness.evaluation.scoring import see_test
+from harness.evaluation.scoring import describe_test
 from harness.experiment import build_benchmark, build_experiment
 from harness.results.leaderboard import build
 from harness.results.rendering import to_markdown
-from harness.searching.study import search
+from harness.searching.loop import search
 
 BIRDS = [f"{number:03d}.Bird_{number}" for number in range(1, 17)]
 
@@ -83,7 +84,7 @@ def test_a_class_without_any_image_left_is_refused(cub: RunConfig, birds: Path) 
         (birds / "images" / BIRDS[5] / f"{number}.jpg").unlink()
     benchmark = build_benchmark(cub.updated({"allow_missing": True}))
     with pytest.raises(HarnessError, match=f"the first is '{BIRDS[5]}'"):
-        benchmark.open_part("trainval")
+        open_part(benchmark, "trainval")
 
 
 def test_prepare_decodes_both_parts_on_demand(
@@ -139,7 +140,8 @@ def test_published_images_that_are_in_no_folder_count_as_missing(
 ) -> None:
     publish(monkeypatch, "imagenet", images=66, classes=16)
     experiment = build_experiment(imagenet.updated({"allow_missing": True}))
-    assert see_test(experiment, experiment.open_part("test"), {}).missing_images == 2
+    trainval, test = (open_part(experiment, part) for part in ("trainval", "test"))
+    assert describe_test(experiment, trainval, test, {}).missing_images == 2
 
 
 def test_a_part_of_imagenet_is_not_searched(

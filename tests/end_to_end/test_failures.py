@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,18 +15,22 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FOLDER
+from conftest import FOLDER, study_of, unit_of
 
 from harness.cli import main
 from harness.config import RunConfig
+from harness.data.batches import TrainBatches
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
-from harness.searching.study import Study, search
+from harness.results.layout import FAILURE, RETRIED
+from harness.results.records import FoldRecord
+from harness.searching.loop import search
 from harness.system import files
 from harness.system.files import write_text
-from harness.training import trial
+from harness.training.fold import run_fold
 from harness.training.trainer import Trainer, TrainingFailed
-from harness.training.trial import FAILURE, RETRIED, run_fold
+from harness.training.unit import Unit
+from losses.method import Hook
 
 LOSS = """
 import torch
@@ -40,10 +43,6 @@ class Mine(TripletMarginLoss):
 
 SPACE = {{"margin": FloatDistribution(0, 1)}}
 """
-
-
-def folder_of(experiment: Experiment, fold: int = 0) -> Path:
-    return experiment.run_dir(experiment.published_params, fold, 0)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +65,9 @@ def test_a_loss_that_fails_fails_its_trials_with_reason_and_traceback(
     with pytest.raises(HarnessError, match=f"no trial of mine@.* completed: {re.escape(reason)}"):
         search([wanted])
     experiment = build_experiment(wanted)
-    study = Study(experiment)
+    study = study_of(experiment)
     assert [t.user_attrs["reason"] for t in study.counted()] == [reason, reason]
-    noted = (folder_of(experiment) / FAILURE).read_text()
+    noted = (unit_of(experiment).folder / FAILURE).read_text()
     assert noted.startswith("Traceback") and reason.split(": ")[-1] in noted
 
 
@@ -78,10 +77,10 @@ def test_an_image_that_cannot_be_read_fails_the_trial(
     def unreadable(*arguments: Any) -> None:
         raise OSError("cannot identify image file 'a.jpg'")
 
-    monkeypatch.setattr(trial.TrainBatches, "__getitem__", unreadable)
+    monkeypatch.setattr(TrainBatches, "__getitem__", unreadable)
     experiment = make_experiment()
     with pytest.raises(TrainingFailed, match=r"OSError: cannot identify image file 'a\.jpg'"):
-        run_fold(experiment, experiment.published_params, 0, 0)
+        run_fold(unit_of(experiment))
 
 
 OUT_OF_MEMORY = [
@@ -91,56 +90,50 @@ OUT_OF_MEMORY = [
 ]
 
 
-def failing_step(error: Exception, times: int) -> tuple[SimpleNamespace, Callable[..., Any]]:
-    """A training step that raises at its fourth call, and so often."""
-    seen, step = SimpleNamespace(calls=0), Trainer._train_step
+class Failing(Hook):
+    """Raises at its fourth step, and so often."""
 
-    def fail(self: Trainer, *batch: Any) -> Any:
-        seen.calls += 1
-        if 4 <= seen.calls < 4 + times:
-            raise error
-        return step(self, *batch)
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.times, self.steps = error, times, 0
 
-    return seen, fail
+    def after_backward(self, context: Any) -> None:
+        self.steps += 1
+        if 4 <= self.steps < 4 + self.times:
+            raise self.error
+
+
+def run_with(unit: Unit, hook: Hook) -> FoldRecord:
+    def build(unit: Unit, device: torch.device) -> Trainer:
+        return unit.build_trainer(device, wrap_hook=lambda own: hook)
+
+    return run_fold(unit, build_trainer=build)
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
 def test_a_run_out_of_memory_goes_on_once_from_its_checkpoint(
-    make_experiment: Callable[..., Experiment],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    error: Exception,
+    make_experiment: Callable[..., Experiment], tmp_path: Path, error: Exception
 ) -> None:
     untroubled = make_experiment(runs_dir=str(tmp_path / "untroubled"))
-    expected = run_fold(untroubled, untroubled.published_params, 0, 0)
-    seen, fail = failing_step(error, times=1)
-    monkeypatch.setattr(Trainer, "_train_step", fail)
-    experiment = make_experiment()
-    record = run_fold(experiment, experiment.published_params, 0, 0)
-    assert seen.calls == 3 + 1 + 3  # the checkpoint of step 3 was used
+    expected = run_fold(unit_of(untroubled))
+    unit, hook = unit_of(make_experiment()), Failing(error, times=1)
+    record = run_with(unit, hook)
+    assert hook.steps == 3 + 1 + 3  # the checkpoint of step 3 was used
     assert record.history == expected.history
-    assert type(error).__name__ in (folder_of(experiment) / RETRIED).read_text()
+    assert type(error).__name__ in (unit.folder / RETRIED).read_text()
 
 
-def test_a_run_out_of_memory_twice_fails(
-    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Trainer, "_train_step", failing_step(OUT_OF_MEMORY[0], times=2)[1])
-    experiment = make_experiment()
+def test_a_run_out_of_memory_twice_fails(make_experiment: Callable[..., Experiment]) -> None:
+    unit = unit_of(make_experiment())
     with pytest.raises(TrainingFailed, match="OutOfMemoryError: CUDA out of memory"):
-        run_fold(experiment, experiment.published_params, 0, 0)
-    assert "OutOfMemoryError" in (folder_of(experiment) / FAILURE).read_text()
+        run_with(unit, Failing(OUT_OF_MEMORY[0], times=2))
+    assert "OutOfMemoryError" in (unit.folder / FAILURE).read_text()
 
 
-def test_another_error_is_not_tried_again(
-    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, fail = failing_step(RuntimeError("shapes cannot be multiplied"), times=1)
-    monkeypatch.setattr(Trainer, "_train_step", fail)
-    experiment = make_experiment()
+def test_another_error_is_not_tried_again(make_experiment: Callable[..., Experiment]) -> None:
+    hook = Failing(RuntimeError("shapes cannot be multiplied"), times=1)
     with pytest.raises(TrainingFailed, match="shapes cannot be multiplied"):
-        run_fold(experiment, experiment.published_params, 0, 0)
-    assert seen.calls == 4
+        run_with(unit_of(make_experiment()), hook)
+    assert hook.steps == 4
 
 
 def test_a_full_disk_stops_the_search_and_is_no_failure_of_a_trial(
@@ -157,7 +150,7 @@ def test_a_full_disk_stops_the_search_and_is_no_failure_of_a_trial(
         HarnessError, match=r"No space left on device\n.*repeat the command to go on"
     ):
         search([wanted])
-    assert Study(build_experiment(wanted)).counted() == []
+    assert study_of(build_experiment(wanted)).counted() == []
     monkeypatch.setattr(torch, "save", save)
     summary = search([wanted])[0]
     assert (summary.trials, summary.failed) == (1, 0)
@@ -221,10 +214,10 @@ def test_the_trial_of_a_killed_worker_is_done_by_the_other(
         *("--trials", "11", "--workers", "2", "--runs-dir", str(tmp_path / "runs")),
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
-    while not (holders := list(tmp_path.glob("runs/*/*/*/workers/*.lock"))):
-        time.sleep(0.02)
+    process: Any = subprocess.Popen(command, text=True, **pipes)
+    while "trial 1/11" not in process.stderr.readline():
         assert process.poll() is None
+    holders = list(tmp_path.glob("runs/*/*/*/workers/*.lock"))
     os.kill(int(holders[0].name.split("-")[-2]), signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FOLDER, write_images
+from conftest import FOLDER, study_of, write_images
 
 from harness.config import RunConfig
 from harness.experiment import build_experiment
 from harness.results.records import FoldRecord
-from harness.searching.study import Study, index_of, search
+from harness.searching.loop import search
+from harness.searching.summary import index_of
 from harness.system import files
 from harness.system.files import UNFINISHED, replacing
 from harness.training import trainer
@@ -31,7 +32,7 @@ LOSSES = ("ccp-c2", "c2-xbm")
 # Processes that start with everything imported; a new interpreter would take seconds each.
 FORKS = multiprocessing.get_context("forkserver")
 IMPORTED = (
-    *("harness.searching.study", "losses", "harness.datasets.folder"),
+    *("harness.searching.loop", "losses", "harness.datasets.folder"),
     *("torch._dynamo", "conftest"),
 )
 
@@ -109,7 +110,7 @@ def scores(root: Path, runs: str) -> dict[str, Any]:
     """Everything that a search measured, by fold and by trial, without times."""
     found: dict[str, Any] = {}
     for config in searches(root, runs):
-        study = Study(build_experiment(config))
+        study = study_of(build_experiment(config))
         for trial in study.counted():
             found[f"{config.loss} {index_of(trial)}"] = (trial.params, trial.values)
         for path in study.folder.glob("folds/*/record.json"):

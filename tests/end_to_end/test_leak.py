@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import builtins
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FOLDER
+from conftest import FOLDER, identity_of
 
-from harness import experiment as experiment_module
+from harness import registry
 from harness.config import RunConfig
+from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
-from harness.results.records import LEDGER
-from harness.searching.study import search
+from harness.results.layout import LEDGER
+from harness.searching.loop import search
 from harness.system.files import read_json
 
 FROZEN_FOLDER = "frozen+batch_size=8+crop=12+max_steps=4+resize=16+validate_every=2"
@@ -109,6 +111,7 @@ def test_a_folder_has_its_own_table_and_the_replaced_folds_in_its_name(
     extra = image_folder / "class_99"
     extra.mkdir()
     (image_folder / "class_00" / "0.png").rename(extra / "0.png")
+    registry.forget_listings()
     odd = build_experiment(folder_config)
     assert odd.listing.num_classes == 17
     assert "+folds=balanced" in odd.protocol.name
@@ -124,38 +127,36 @@ def test_too_few_classes_are_refused(folder_config: RunConfig, image_folder: Pat
 
 def test_no_image_of_a_fold_is_on_both_sides(folder_config: RunConfig) -> None:
     experiment = build_experiment(folder_config)
-    source, test = experiment.trainval, set(experiment.open_part("test").indices)
+    indices, test = (open_part(experiment, part).indices for part in ("trainval", "test"))
     for fold in experiment.split.folds:
-        train, val = (set(experiment.indices_of(source, c)) for c in (fold.train, fold.val))
-        assert train and val and not train & val and not (train | val) & test
+        train, val = (set(experiment.of_classes(indices, c)) for c in (fold.train, fold.val))
+        assert train and val and not train & val and not (train | val) & set(test)
 
 
 def test_the_fingerprint_of_a_search_does_not_depend_on_test_images(
     folder_config: RunConfig, image_folder: Path
 ) -> None:
-    before = build_experiment(folder_config).identity()
+    before = identity_of(build_experiment(folder_config))
     (image_folder / "class_15" / "0.png").write_bytes(b"something else")
-    assert build_experiment(folder_config).identity() == before
+    assert identity_of(build_experiment(folder_config)) == before
     (image_folder / "class_00" / "0.png").write_bytes(
         (image_folder / "class_00" / "1.png").read_bytes()
     )
-    assert build_experiment(folder_config).identity() != before
+    assert identity_of(build_experiment(folder_config)) != before
 
 
 def test_records_name_the_split_and_the_data(folder_config: RunConfig) -> None:
     search([folder_config])
     experiment = build_experiment(folder_config)
     record = read_json(next(experiment.runs.glob("folds/*/record.json")))
-    assert record["identity"] == experiment_module.json.loads(
-        experiment_module.json.dumps(experiment.identity())
-    )
+    assert record["identity"] == json.loads(json.dumps(identity_of(experiment)))
 
 
 def test_the_images_of_each_class_are_those_found_one_class_at_a_time(
     folder_config: RunConfig,
 ) -> None:
     experiment = build_experiment(folder_config)
-    source, classes = experiment.trainval, experiment.split.folds[1].train
-    together = [indices.tolist() for indices in experiment.by_class(source, classes)]
-    assert together == [experiment.indices_of(source, (label,)) for label in classes]
-    assert all(len(indices) == 5 for indices in together)
+    indices, classes = open_part(experiment, "trainval").indices, experiment.split.folds[1].train
+    together = [members.tolist() for members in experiment.by_class(indices, classes)]
+    assert together == [experiment.of_classes(indices, (label,)) for label in classes]
+    assert all(len(members) == 5 for members in together)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from conftest import start
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 from test_imports import modules_after
@@ -181,7 +181,8 @@ def test_show_says_if_there_is_nothing(
 
 def test_showing_does_not_wait_for_torch(folder: Path) -> None:
     command = f"main(['show', 'proxyanchor', '--runs-dir', {str(folder.parents[2])!r}])"
-    assert "torch" not in modules_after(f"from harness.cli import main; {command}")
+    (loaded,) = modules_after(f"from harness.cli import main; {command}")
+    assert "torch" not in loaded
 
 
 @pytest.mark.parametrize("place", ["journal", "database"])
@@ -200,24 +201,28 @@ def test_the_dashboard_answers(folder: Path, place: str, tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "harness", "dashboard", str(folder), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process: Any = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        assert process.stdout is not None
         assert process.stdout.readline().startswith(f"http://127.0.0.1:{port}/ shows ")
-        text = answer(f"http://127.0.0.1:{port}/api/studies")
+        while "Listening on" not in process.stderr.readline():
+            assert process.poll() is None
+        text = answer(f"http://127.0.0.1:{port}/api/studies", process)
         assert "mlrc/glyphs-convnet/proxyanchor" in text
-    finally:
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
+        assert process.returncode == 130
+    finally:
+        process.kill()
 
 
-def answer(url: str) -> str:
-    for _ in range(100):
+def answer(url: str, process: Any) -> str:
+    """From a server that says that it listens a moment before it does."""
+    while process.poll() is None:
         try:
             with urllib.request.urlopen(url) as reply:
                 return reply.read().decode()
-        except OSError:
-            time.sleep(0.1)
+        except urllib.error.URLError:
+            continue
     raise AssertionError(f"no answer at {url}")
 
 

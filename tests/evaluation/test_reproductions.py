@@ -15,23 +15,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import FOLDER, QUICK, write_images
+from conftest import FOLDER, QUICK, study_of, unit_of, write_images
 from sklearn.decomposition import PCA
 
 from harness import evaluate as evaluate_from_python
 from harness import search as search_from_python
 from harness.cli import main
 from harness.config import RunConfig, load_config
+from harness.data.sources import open_part
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
 from harness.metrics.names import METRICS
 from harness.model.build import build_model, build_trunk
-from harness.registry import Hook
 from harness.results import leaderboard
-from harness.results.records import LEDGER, FoldRecord, MetricsRecord, TestRecord
-from harness.searching.study import Study, search
-from harness.training.single_model import stop_by_steps, without_folds
-from harness.training.trial import WEIGHTS, build_trainer
+from harness.results.layout import LEDGER, WEIGHTS
+from harness.results.records import FoldRecord, MetricsRecord, TestRecord
+from harness.searching.loop import search
+from harness.training.single_model import build_single_trainer, without_folds
+from losses.method import Hook
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_test_scores_are_those_of_the_saved_models(finished: Path, table: Path, 
     """Embeds the test classes again, model by model, and scores them in float64."""
     experiment = build_experiment(config_of(finished, loss))
     record = TestRecord.read(next(table.glob(f"records/{loss}/*-01.json")))
-    source = experiment.open_part("test")
+    source = open_part(experiment, "test")
     labels = torch.from_numpy(experiment.listing.labels[source.indices])
     images = source.for_evaluation(source.indices)
 
@@ -101,7 +102,7 @@ def test_test_scores_are_those_of_the_saved_models(finished: Path, table: Path, 
     parts = []
     for fold in range(4):
         model = build_model(experiment, record.params, seed=0).eval()
-        folder = experiment.run_dir(record.params, fold, repetition=1)
+        folder = unit_of(experiment, record.params, fold, repetition=1).folder
         model.load_state_dict(torch.load(folder / WEIGHTS))
         with torch.no_grad():
             parts.append(normalized(model(images)))
@@ -144,7 +145,7 @@ def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, ta
     experiment = build_experiment(config_of(finished, "proxyanchor"))
     parts = {}
     for name in ("trainval", "test"):
-        source = experiment.open_part(name)
+        source = open_part(experiment, name)
         pixels = source.for_evaluation(source.indices).flatten(1).double().numpy()
         parts[name] = pixels, experiment.listing.labels[source.indices]
     assert len(parts["trainval"][0]) == 40  # which span 39 directions, fewer than 128
@@ -216,13 +217,13 @@ def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, resul
     path = next(table.glob("records/ccp-c2/*-01.metrics.class_distance.json"))
     record = MetricsRecord.read(path)
     experiment = build_experiment(config_of(finished, "ccp-c2"))
-    source = experiment.open_part("test")
+    source = open_part(experiment, "test")
     labels = torch.from_numpy(experiment.listing.labels[source.indices])
     images = source.for_evaluation(source.indices)
     means = []
     for fold in range(4):
         model = build_model(experiment, record.params, seed=0).eval()
-        folder = experiment.run_dir(record.params, fold, repetition=1)
+        folder = unit_of(experiment, record.params, fold, repetition=1).folder
         model.load_state_dict(torch.load(folder / WEIGHTS))
         with torch.no_grad():
             vectors = model(images)
@@ -265,18 +266,21 @@ def test_the_single_model_trains_on_all_trainval_classes(finished: Path) -> None
     experiment = build_experiment(config_of(finished, "ccp-c2"))
     folds = [FoldRecord.read(p) for p in finished.glob("runs/*/*/ccp-c2/folds/*/record.json")][:4]
     alone = without_folds(experiment, folds)
-    params = folds[0].params
-    trainer = build_trainer(alone, params, 0, 1, torch.device("cpu"))
+    unit = unit_of(alone, folds[0].params, repetition=1)
+    trainer = build_single_trainer(unit, torch.device("cpu"), folds)
     assert len(trainer.batches.indices) == len(experiment.split.trainval) == 8
     assert trainer.model.head.weight.shape[0] == 512
     assert alone.split.test == experiment.split.test
 
 
-def test_the_hook_of_the_single_model_hears_the_scores_of_the_folds(finished: Path) -> None:
+def test_the_hook_of_the_single_model_hears_the_scores_of_the_folds(
+    finished: Path, tmp_path: Path
+) -> None:
     path = next(finished.glob("runs/*/*/ccp-c2/folds/*/record.json"))
     fold = FoldRecord.read(path)
-    longer = replace(fold, history=[(2, 0.0, 0.3), (4, 0.0, 0.5)])
-    shorter = replace(fold, history=[(2, 0.0, 0.1)])
+    longer = replace(fold, best_step=4, history=[(2, 0.0, 0.3), (4, 0.0, 0.5)])
+    shorter = replace(fold, best_step=2, history=[(2, 0.0, 0.1)])
+    folds = [longer, shorter, longer, shorter]
     heard = []
 
     class Listening(Hook):
@@ -284,15 +288,12 @@ def test_the_hook_of_the_single_model_hears_the_scores_of_the_folds(finished: Pa
             heard.append((context.step, score))
 
     experiment = build_experiment(config_of(finished, "ccp-c2"))
-    alone = without_folds(experiment, [longer, shorter, longer, shorter])
-    trainer = build_trainer(alone, fold.params, 0, 1, torch.device("cpu"))
-    trainer.hook = Listening()
-    stop_by_steps(trainer, [longer, shorter])
-    for step in (2, 4):
-        trainer.progress.step = step
-        trainer._validate()
-    assert heard == [(2, 0.2), (4, 0.5)]
-    assert trainer.progress.best_step == 4
+    method = replace(experiment.method, build_hook=lambda **params: Listening())
+    alone = without_folds(replace(experiment, method=method), folds)
+    unit = unit_of(alone, fold.params, repetition=1)
+    trainer = build_single_trainer(unit, torch.device("cpu"), folds)
+    assert trainer.fit(tmp_path / "checkpoint.pt", seed=0).best_step == 4
+    assert heard == [(2, pytest.approx(0.2)), (4, 0.5)]
 
 
 def test_an_unknown_metric_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,7 +333,7 @@ def test_a_saved_config_repeats_its_run(finished: Path, tmp_path: Path) -> None:
     config = RunConfig().updated(load_config(path.with_name("config.yaml")))
     again = build_experiment(config.updated({"runs_dir": str(tmp_path)}))
     assert again.published_params == record.params
-    assert again.run_dir(again.published_params, record.fold, 0).name == path.parent.name
+    assert unit_of(again, fold=record.fold).folder.name == path.parent.name
 
 
 def test_records_say_how_they_were_made(table: Path) -> None:
@@ -348,7 +349,7 @@ def test_the_same_command_gives_bit_identical_scores(config: RunConfig, tmp_path
     for name in ("one", "other"):
         settings = config.updated({"runs_dir": str(tmp_path / name), "trials": 2})
         search([settings])
-        trials = Study(build_experiment(settings)).completed()
+        trials = study_of(build_experiment(settings)).completed()
         found.append([(trial.params, trial.user_attrs["folds"]) for trial in trials])
     assert found[0] == found[1]
 
@@ -361,7 +362,7 @@ def test_the_number_of_workers_does_not_change_a_score(config: RunConfig, tmp_pa
             {"runs_dir": str(tmp_path / str(workers)), "trials": 4, "workers": workers}
         )
         search([settings])
-        trials = Study(build_experiment(settings)).completed()
+        trials = study_of(build_experiment(settings)).completed()
         found.append({str(t.params): t.user_attrs["folds"] for t in trials})
     assert len(found[0]) == 4
     assert found[0] == found[1]
@@ -426,7 +427,7 @@ def test_evaluating_nothing_says_what_to_do(
 
 
 def test_a_search_without_a_complete_trial_is_named(config: RunConfig) -> None:
-    Study(build_experiment(config))
+    study_of(build_experiment(config))
     prepared = Path(build_experiment(config).runs)
     (prepared / "config.yaml").write_text(config.to_yaml())
     with pytest.raises(Exception, match=r"/proxyanchor: no trial of its search is complete"):
@@ -496,9 +497,9 @@ def test_a_truncated_record_of_a_test_is_named_by_the_command(
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("identity", {"method": "proxyanchor"}, "identity lacks protocol"),
-        ("scores", {}, "scores lacks concatenated"),
-        ("provenance", [], "provenance lacks time"),
+        ("identity", {"method": "proxyanchor"}, "lacks field 'identity.protocol'"),
+        ("scores", {}, "scores lack concatenated"),
+        ("provenance", [], "field 'provenance' takes a mapping, got [] (list)"),
     ],
 )
 def test_a_record_that_lacks_what_tables_need_is_named(
@@ -507,7 +508,7 @@ def test_a_record_that_lacks_what_tables_need_is_named(
     path = next(copied.glob("records/proxyanchor/*.json"))
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
     board = leaderboard.build(copied)
-    assert board.problems == [f"{path}: not a TestRecord ({reason})"]
+    assert board.problems == [f"{path}: not a TestRecord: {reason}"]
     assert board.frame.set_index("method").loc["proxyanchor", "reproductions"] == 1
 
 
@@ -581,11 +582,13 @@ def test_training_stands_beside_what_it_started_from(
     command = ["train", "--loss", "proxyanchor", *where, "--folds", "1", "--naive"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "fold 0:" in said and "fold 1:" not in said
+    assert "fold 1:" in said and "fold 2:" not in said
     experiment = build_experiment(config)
     trunk = build_trunk(experiment, experiment.seed("init", fold=0, repetition=0)).eval()
-    classes, source = experiment.split.folds[0], experiment.trainval
-    train, val = (experiment.indices_of(source, c) for c in (classes.train, classes.val))
+    classes, source = experiment.split.folds[0], open_part(experiment, "trainval")
+    train, val = (
+        experiment.of_classes(source.indices, some) for some in (classes.train, classes.val)
+    )
     with torch.no_grad():
         seen, unseen = (trunk(source.for_evaluation(i)).double() for i in (train, val))
     directions = torch.linalg.svd(seen - seen.mean(0), full_matrices=False).Vh

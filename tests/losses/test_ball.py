@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from losses.ball import BallDotProductSimilarity, BallLpDistance, BallNormalizer, ball_normalize
+from losses._tools.ball import (
+    BallDotProductSimilarity,
+    BallLpDistance,
+    BallNormalizer,
+    ball_normalize,
+)
 
 
 def vectors(seed: int, count: int = 12, dim: int = 3) -> Tensor:

@@ -1,4 +1,4 @@
-"""CCP: its loss, greedy k-center, and the alternating projections."""
+"""CCP: its loss and the alternating projections."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import torch
 from pytorch_metric_learning.losses import ContrastiveLoss, NTXentLoss, TripletMarginLoss
 from torch import Tensor, nn
 
-from losses.ball import BallLpDistance, ball_normalize
-from losses.ccp import METHODS, AlternatingProjections, CCPLoss, build_hook, select_proxies
-from losses.xbm import C2_MARGINS
+from losses._tools.ball import BallLpDistance, ball_normalize
+from losses._tools.k_center import farthest_points
+from losses.ccp import BASE_PARAMS, METHODS, AlternatingProjections, CCPLoss, build_hook
 
 EMBEDDINGS = torch.tensor([[3.0, 4.0], [0.3, 0.4], [-0.5, 0.5], [0.2, -0.9]])
 LABELS = torch.tensor([0, 0, 1, 1])
+CARS = BASE_PARAMS["c2"]["cars"]
 PROXIES = torch.tensor([[[0.6, 0.8], [0.0, 0.5]], [[-1.0, 0.0], [0.0, -1.0]]])
 
 
@@ -34,7 +35,7 @@ def worked_example(
 @pytest.mark.parametrize(
     ("base", "params", "expected"),
     [
-        ("c2", C2_MARGINS["cars"], 0.654916),
+        ("c2", CARS, 0.654916),
         ("ms", {"alpha": 2, "beta": 40, "base": 0.5}, 0.779663),
         ("triplet", {"margin": 0.1}, 0.553749),
         ("c1", {"margin": 0.5}, 1.299983),
@@ -47,13 +48,13 @@ def test_the_proxy_term_has_the_worked_out_value(
 
 
 def test_the_batch_term_adds_a_tenth_of_the_loss_within_the_batch() -> None:
-    assert worked_example("c2", 0.1, C2_MARGINS["cars"]) == pytest.approx(0.731658, abs=1e-6)
+    assert worked_example("c2", 0.1, CARS) == pytest.approx(0.731658, abs=1e-6)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_pml_loss_as_base_sees_ball_normalised_vectors(normalize: bool) -> None:
     distance = BallLpDistance(normalize_embeddings=normalize)
-    base = ContrastiveLoss(**C2_MARGINS["cars"], distance=distance)
+    base = ContrastiveLoss(**CARS, distance=distance)
     assert worked_example(base, 0.1) == pytest.approx(0.731658, abs=1e-6)
 
 
@@ -174,85 +175,6 @@ def test_proxies_of_another_shape_or_not_finite_are_refused() -> None:
         loss.set_proxies(PROXIES / 0)
 
 
-# Greedy k-center
-
-
-def pool_of(*points: float) -> Tensor:
-    return torch.tensor(points, dtype=torch.float32).view(1, -1, 1)
-
-
-def radius(points: Tensor, centres: Tensor) -> float:
-    return float(torch.cdist(points, centres).amin(dim=1).max())
-
-
-def test_picks_are_the_farthest_points_first() -> None:
-    pool, centres = pool_of(0, 1, 2, 9, 10), pool_of(0, 0)
-    picks = select_proxies(pool, centres)
-    assert picks.flatten().tolist() == [10, 2]
-    assert radius(pool[0], torch.cat([centres[0], picks[0]])) == 1
-
-
-def picks_by_loops(pool: Tensor, centres: Tensor) -> Tensor:
-    result = []
-    for points, chosen in zip(pool, centres, strict=True):
-        centre_list = list(chosen)
-        for _ in range(len(chosen)):
-            nearest = [min(float(((x - c) ** 2).sum()) for c in centre_list) for x in points]
-            centre_list.append(points[nearest.index(max(nearest))])
-        result.append(torch.stack(centre_list[len(chosen) :]))
-    return torch.stack(result)
-
-
-def test_all_classes_are_selected_at_once_as_one_by_one() -> None:
-    generator = torch.Generator().manual_seed(0)
-    pool = torch.randn(20, 9, 5, generator=generator)
-    centres = torch.randn(20, 4, 5, generator=generator)
-    assert torch.equal(select_proxies(pool, centres), picks_by_loops(pool, centres))
-
-
-def test_the_radius_is_at_most_twice_the_best_possible() -> None:
-    generator = torch.Generator().manual_seed(0)
-    pools = torch.randn(100, 7, 2, generator=generator)
-    centres = torch.randn(100, 2, 2, generator=generator)
-    for points, old, picks in zip(pools, centres, select_proxies(pools, centres), strict=True):
-        best = min(
-            radius(points, torch.cat([old, points[list(chosen)]]))
-            for chosen in itertools.combinations(range(7), 2)
-        )
-        assert radius(points, torch.cat([old, picks])) <= 2 * best + 1e-6
-
-
-def test_points_repeat_when_the_pool_has_too_few_different_ones() -> None:
-    picks = select_proxies(pool_of(3, 3, 5), pool_of(0, 0, 0, 0))
-    assert picks.flatten().tolist() == [5, 3, 3, 3]
-
-
-def test_points_far_from_the_origin_are_told_apart() -> None:
-    # Through inner products, float32 would lose differences of 1 beside squares of 1e8.
-    picks = select_proxies(pool_of(10000, 10001, 10003), pool_of(10000, 10000))
-    assert picks.flatten().tolist() == [10003, 10001]
-
-
-def test_ties_go_to_the_first_point() -> None:
-    assert select_proxies(pool_of(-1, 1, 0), pool_of(0)).item() == -1
-
-
-def test_a_pool_in_half_precision_gives_points_of_the_pool() -> None:
-    pool = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
-    picks = select_proxies(pool, torch.zeros(3, 2, 4))
-    assert picks.dtype == torch.bfloat16
-    assert all(
-        (points == pick).all(dim=1).any()
-        for points, chosen in zip(pool, picks, strict=True)
-        for pick in chosen
-    )
-
-
-def test_pool_and_centres_that_do_not_match_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"got \(3, 5, 4\) and \(2, 2, 4\)"):
-        select_proxies(torch.zeros(3, 5, 4), torch.zeros(2, 2, 4))
-
-
 # Alternating projections
 
 NUM_CLASSES = 3
@@ -320,7 +242,7 @@ def test_training_begins_with_the_pool_points_farthest_from_zero() -> None:
     (pool,) = run.pools
     assert pool.shape == (NUM_CLASSES, 5, DIM)
     assert torch.equal(run.loss.class_proxies()[:, 0], _longest(pool))
-    expected = select_proxies(pool, torch.zeros(NUM_CLASSES, 2, DIM))
+    expected = farthest_points(pool, torch.zeros(NUM_CLASSES, 2, DIM))
     assert torch.equal(run.loss.class_proxies(), expected)
 
 
@@ -394,7 +316,7 @@ def test_new_proxies_are_far_from_the_best_ones_of_the_last_instance() -> None:
     for _ in range(3):
         hook.on_validation_end(run, 0.1)
     assert len(run.pools) == 2
-    assert torch.equal(run.loss.class_proxies(), select_proxies(run.pools[1], best))
+    assert torch.equal(run.loss.class_proxies(), farthest_points(run.pools[1], best))
 
 
 def test_a_new_instance_is_judged_by_its_own_scores() -> None:
@@ -499,7 +421,7 @@ def test_every_tensor_of_the_hook_is_on_the_device_of_the_model() -> None:
     [
         ({"pool_size": 0}, "pool_size must be positive, got 0"),
         ({"reference_weight": -1.0}, "must not be negative, got -1"),
-        ({"monitor": "map"}, "'score' or 'loss', got 'map'"),
+        ({"monitor": "map"}, "one of score, loss, got 'map'"),
     ],
 )
 def test_impossible_settings_of_the_hook_are_refused(
@@ -519,28 +441,14 @@ def test_the_hook_refuses_another_loss() -> None:
 # Methods
 
 
-@pytest.mark.parametrize(
-    "dataset", ["glyphs", "folder", "cub", "cars", "sop", "inshop", "imagenet"]
-)
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_the_first_trial_lies_in_the_search_space_and_builds(method: Any, dataset: str) -> None:
-    params = method.preset("mlrc", dataset).params
-    space = method.space(dataset, 4)
-    assert "loss_lr" not in space
-    for name, distribution in space.items():
-        assert distribution._contains(distribution.to_internal_repr(params[name])), name
-    loss = method.build_loss(4, DIM, **params)
-    assert loss.proxies_per_class == params["proxies_per_class"]
-    hook = method.build_hook(**params)
-    assert hook.reference_weight == params["reference_weight"]
-
-
 @pytest.mark.parametrize(("dataset", "proxies", "pool"), [("cub", 8, 12), ("sop", 4, 7)])
 def test_presets_are_the_published_pools(dataset: str, proxies: int, pool: int) -> None:
     for method, name in itertools.product(METHODS, ("mlrc", "paper", "official")):
         params = method.preset(name, dataset).params
         assert params["proxies_per_class"] == proxies
-        assert build_hook(**params).pool_size == pool
+        hook = method.make_hook(params)
+        assert isinstance(hook, AlternatingProjections)
+        assert (hook.pool_size, hook.reference_weight) == (pool, 2e-4)
 
 
 def test_the_batch_term_is_in_the_official_preset_and_not_in_the_papers() -> None:
@@ -552,7 +460,7 @@ def test_the_batch_term_is_in_the_official_preset_and_not_in_the_papers() -> Non
 
 
 def test_base_parameters_of_the_preset_reach_the_base_loss() -> None:
-    loss: Any = METHODS[2].build_loss(4, DIM, **METHODS[2].preset("mlrc", "cars").params)
+    loss: Any = METHODS[2].make_loss(4, DIM, METHODS[2].preset("mlrc", "cars").params)
     assert (loss.base.alpha, loss.base.beta, loss.base.base) == (14.35, 75.83, 0.66)
 
 
@@ -560,6 +468,10 @@ def test_the_pool_is_never_smaller_than_the_proxies() -> None:
     for ratio, proxies in itertools.product((1.0, 1.3, 2.0), range(1, 13)):
         hook = build_hook(pool_ratio=ratio, proxies_per_class=proxies)
         assert proxies <= hook.pool_size <= 2 * proxies
+
+
+def test_the_pool_may_have_a_size_of_its_own() -> None:
+    assert build_hook(proxies_per_class=4, pool_size=5).pool_size == 5
 
 
 def test_a_mistyped_parameter_is_refused() -> None:

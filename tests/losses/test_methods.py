@@ -1,34 +1,36 @@
-"""Contract of everything that --loss can name."""
+"""Everything that --loss can name keeps the contract, and is what its paper says."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from pytorch_metric_learning import losses as pml
 from torch import Tensor, nn
 
+import losses
 from harness import registry
-from harness.registry import Method, builder_params
-from harness.searching import samplers
+from harness.testing.method import METHOD_CHECKS
 from losses import baselines
-from losses.method import OPTIMIZER_PARAMS
+from losses.method import OPTIMIZER_PARAMS, Hook, Method, Preset, declared_params
 
-NUM_CLASSES, DIM, FEATURES = 20, 32, 64
-DATASETS = ("cub", "cars", "sop", "inshop", "inaturalist", "imagenet", "glyphs", "folder")
-
-# A memory keeps the batch in its order; a distance-weighted miner draws at random.
-ORDER_MATTERS = {"c1-xbm", "c2-xbm", "drml-margin"}
-NAMES = [
-    *("contrastive", "triplet", "ntxent", "proxynca", "margin", "margin-class", "nsoftmax"),
-    *("cosface", "arcface", "fastap", "snr", "ms", "ms-miner", "softtriple", "proxyanchor"),
-    *("c1", "c2", "c1-xbm", "c2-xbm", "proxynca++", "proxygml", "hpl-nca", "hpl-pa"),
-    *("ccp-c1", "ccp-c2", "ccp-ms", "ccp-triplet"),
-    *("drml-triplet", "drml-pa", "drml-cosface", "drml-margin"),
-]
-ONE_PER_CLASS = {
-    *("proxynca", "proxynca++", "nsoftmax", "cosface", "arcface", "softtriple", "proxyanchor"),
-    *("hpl-nca", "hpl-pa", "proxygml", "drml-pa", "drml-cosface"),
+ALIASES = {"ccp": "ccp-c2", "hpl": "hpl-pa", "drml": "drml-pa"}
+SAMPLES_PER_CLASS = {
+    1: {
+        *("proxynca", "proxynca++", "nsoftmax", "cosface", "arcface", "softtriple", "proxyanchor"),
+        *("hpl-nca", "hpl-pa", "proxygml", "drml-pa", "drml-cosface"),
+    },
+    4: {
+        *("contrastive", "triplet", "ntxent", "margin", "margin-class", "fastap", "snr", "ms"),
+        *("ms-miner", "c1", "c2", "c1-xbm", "c2-xbm", "drml-triplet", "drml-margin"),
+        *("ccp-c1", "ccp-c2", "ccp-ms", "ccp-triplet"),
+    },
 }
 
 
@@ -37,123 +39,45 @@ def method(request: pytest.FixtureRequest) -> Method:
     return registry.load_method(request.param)
 
 
-@pytest.fixture
-def batch() -> tuple[Tensor, Tensor]:
-    """Trunk features of 8 classes of 4, close enough together that every loss has work to do."""
-    generator = torch.Generator().manual_seed(3)
-    labels = torch.arange(8).repeat_interleave(4)
-    centres = torch.randn(8, FEATURES, generator=generator)
-    return centres[labels] + torch.randn(32, FEATURES, generator=generator), labels
+@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+def test_every_method_keeps_the_contract(method: Method, check: Callable[[Method], None]) -> None:
+    check(method)
 
 
-def build(method: Method, dataset: str = "cub") -> tuple[nn.Module, nn.Module]:
-    """Head and loss at the published parameters."""
-    params = builder_params(method.preset("mlrc", dataset).params)
-    torch.manual_seed(0)
-    head = (
-        method.build_head(FEATURES, DIM, **params)
-        if method.build_head
-        else nn.Linear(FEATURES, DIM)
-    )
-    loss = method.build_loss(NUM_CLASSES, DIM, **params)
-    attach = getattr(loss, "attach", None)
-    if attach is not None:
-        attach(head)
-    return head, loss
+def test_the_papers_methods_are_there_with_their_samples_per_class() -> None:
+    for samples, names in SAMPLES_PER_CLASS.items():
+        found = {name: registry.load_method(name).samples_per_class for name in names}
+        assert found == dict.fromkeys(names, samples)
 
 
-def test_every_name_of_the_design_is_there() -> None:
-    assert set(NAMES) <= set(registry.names("loss"))
-    aliases = {name: registry.load_method(name).name for name in ("ccp", "hpl", "drml")}
-    assert aliases == {"ccp": "ccp-c2", "hpl": "hpl-pa", "drml": "drml-pa"}
-
-
-def test_gradient_reaches_the_features(method: Method, batch: tuple[Tensor, Tensor]) -> None:
-    features, labels = batch
-    features.requires_grad_()
-    head, loss = build(method)
-    loss(head(features), labels).backward()
-    assert features.grad is not None and features.grad.isfinite().all()
-    assert features.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("name", sorted(set(registry.names("loss")) - ORDER_MATTERS))
-def test_the_order_of_a_batch_does_not_matter(name: str, batch: tuple[Tensor, Tensor]) -> None:
-    method = registry.load_method(name)
-    features, labels = batch
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
-    values = []
-    for chosen in (torch.arange(len(labels)), order):
-        head, loss = build(method)
-        values.append(loss(head(features[chosen]), labels[chosen]).item())
-    assert values[0] == pytest.approx(values[1], rel=1e-4, abs=1e-6)
-
-
-def test_the_published_parameters_lie_in_the_space(method: Method) -> None:
-    for dataset in DATASETS:
-        for num_classes in (75, 8488):
-            space = method.space(dataset, num_classes)
-            params = method.preset("mlrc", dataset).params
-            for name, distribution in space.items():
-                value = params[name]
-                if isinstance(distribution, CategoricalDistribution):
-                    assert value in distribution.choices
-                else:
-                    assert distribution.low <= value <= distribution.high, (name, dataset)
-
-
-@pytest.mark.parametrize("num_classes", [6, 75])
-def test_the_whole_space_builds(method: Method, num_classes: int) -> None:
-    space = method.space("cub", num_classes)
-    for end in (0.0, 0.999):
-        params = dict(method.preset("mlrc", "cub").params)
-        params |= {name: samplers.value_at(dist, end) for name, dist in space.items()}
-        method.build_loss(num_classes, DIM, **builder_params(params))
-
-
-def test_presets_name_only_what_builders_take(method: Method) -> None:
-    for preset in method.presets:
-        for dataset in DATASETS:
-            params = builder_params(method.preset(preset, dataset).params)
-            method.build_loss(NUM_CLASSES, DIM, **params)
-            if method.build_hook is not None:
-                method.build_hook(**params)
-
-
-def test_presets_change_only_what_a_protocol_has(method: Method) -> None:
-    for preset in method.presets:
-        for dataset in DATASETS:
-            changes = method.preset(preset, dataset).protocol
-            registry.load_protocol("mlrc", dataset, changes)
+def test_short_names_stand_for_the_papers_main_variants() -> None:
+    assert {name: registry.load_method(name).name for name in ALIASES} == ALIASES
 
 
 def test_a_learning_rate_is_searched_exactly_where_the_loss_has_parameters(method: Method) -> None:
-    _, loss = build(method)
+    loss = method.make_loss(20, 32, method.preset("mlrc", "cub").params)
     has_parameters = any(True for _ in loss.parameters())
-    searched = "loss_lr" in method.space("cub", NUM_CLASSES)
+    searched = "loss_lr" in method.space("cub", 20)
     # CCP's proxies share the trunk's learning rate.
     assert searched == (has_parameters and not method.name.startswith("ccp"))
 
 
-def test_samples_per_class(method: Method) -> None:
-    assert method.samples_per_class == (1 if method.name in ONE_PER_CLASS else 4)
-
-
-def test_optimizer_settings_never_reach_a_builder() -> None:
-    params = dict.fromkeys([*OPTIMIZER_PARAMS, "margin"], 0.1)
-    assert builder_params(params) == {"margin": 0.1}
+def test_no_part_is_handed_an_optimizer_setting(method: Method) -> None:
+    declared = {*method.loss_params, *method.head_params, *method.hook_params}
+    assert not declared & set(OPTIMIZER_PARAMS)
 
 
 def test_margin_losses_do_not_decay_their_boundary() -> None:
-    for name in ("margin", "margin-class"):
+    for name in ("margin", "margin-class", "drml-margin"):
         assert registry.load_method(name).loss_weight_decay == 0.0
 
 
-def test_the_miner_of_multi_similarity_changes_the_loss(batch: tuple[Tensor, Tensor]) -> None:
-    features, labels = batch
+def test_the_miner_of_multi_similarity_changes_the_loss() -> None:
+    embeddings = torch.randn(32, 8, generator=torch.Generator().manual_seed(3))
+    labels = torch.arange(32) // 4
     mined = baselines.build_ms_miner(2.0, 40.0, 0.5, epsilon=0.1)
     plain = pml.MultiSimilarityLoss(2.0, 40.0, 0.5)
-    assert mined(features, labels) != plain(features, labels)
+    assert mined(embeddings, labels) != plain(embeddings, labels)
 
 
 def test_snr_regularizes_unit_vectors() -> None:
@@ -164,3 +88,156 @@ def test_snr_regularizes_unit_vectors() -> None:
     heavy = baselines.build_snr(0.0, 0.0, regularizer_weight=0.5)
     added = heavy(embeddings, labels) - plain(embeddings, labels)
     assert added.item() == pytest.approx(0.5 * 1.2, abs=1e-5)
+
+
+def test_softtriple_has_ten_centres_per_class_unless_told_otherwise() -> None:
+    method = registry.load_method("softtriple")
+    published = method.preset("mlrc", "cub").params
+    counts = [
+        method.make_loss(5, 4, {**published, **further}).fc.shape[1]
+        for further in ({}, {"centers_per_class": 3})
+    ]
+    assert counts == [50, 15]
+
+
+# Parameters and their types
+
+
+def build_loss(
+    num_classes: int, embedding_size: int, *, margin: float = 0.1, parts: int = 2, mode: str = "a"
+) -> Any:
+    return num_classes, embedding_size, margin, parts, mode
+
+
+def build_head(in_features: int, embedding_size: int, *, parts: int = 2) -> Any:
+    return in_features, embedding_size, parts
+
+
+class Recorder(Hook):
+    def __init__(self, *, every: int | None = None, quiet: bool = False) -> None:
+        self.settings = (every, quiet)
+
+
+def made_method(**changes: Any) -> Method:
+    space = {
+        "margin": FloatDistribution(0, 1),
+        "parts": CategoricalDistribution((2, 4)),
+        "loss_lr": FloatDistribution(0, 1),
+    }
+    values: dict[str, Any] = {
+        "name": "made",
+        "paper": "none",
+        "build_loss": build_loss,
+        "build_head": build_head,
+        "build_hook": Recorder,
+        "space": lambda dataset, num_classes: space,
+        "presets": {"mlrc": {"cub": Preset({"margin": 0.1, "parts": 2, "loss_lr": 0.1})}},
+    }
+    return Method(**{**values, **changes})
+
+
+def test_the_types_of_parameters_are_read_off_the_builders() -> None:
+    method = made_method()
+    assert method.loss_params == {"margin": float, "parts": int, "mode": str}
+    assert method.head_params == {"parts": int}
+    assert method.hook_params == {"every": int, "quiet": bool}
+
+
+def test_what_is_fixed_beforehand_is_no_parameter() -> None:
+    assert set(declared_params(partial(build_loss, mode="b"))) == {"margin", "parts"}
+
+
+def test_each_part_gets_exactly_its_own_parameters() -> None:
+    method = made_method()
+    params = {"margin": 0.3, "parts": 4, "every": 7, "quiet": True, "loss_lr": 0.5}
+    assert method.make_loss(10, 8, params) == (10, 8, 0.3, 4, "a")
+    assert method.make_head(16, 8, params) == (16, 8, 4)
+    assert method.make_hook(params).settings == (7, True)  # type: ignore[attr-defined]
+
+
+def test_a_method_without_head_and_hook_makes_none() -> None:
+    method = made_method(build_head=None, build_hook=None)
+    assert method.make_head(16, 8, {}) is None
+    assert type(method.make_hook({"every": 7})) is Hook
+
+
+def test_values_are_cast_by_the_space_and_else_by_the_builder() -> None:
+    given = {
+        "margin": 1,
+        "parts": 4.0,
+        "loss_lr": "1e-3",
+        "head_lr": "0.5",
+        "every": 3.0,
+        "quiet": True,
+        "mode": "b",
+    }
+    cast = made_method().cast(given, "cub", 10)
+    expected = {
+        "margin": 1.0,
+        "parts": 4,
+        "loss_lr": 1e-3,
+        "head_lr": 0.5,
+        "every": 3,
+        "quiet": True,
+        "mode": "b",
+    }
+    assert cast == expected
+    assert {n: type(v) for n, v in cast.items()} == {n: type(v) for n, v in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"margn": 0.1}, "made has no parameter 'margn'; it has: every, head_lr, loss_lr, margin"),
+        ({"margin": "wide"}, "margin must be a number, got 'wide'"),
+        ({"margin": True}, "margin must be a number, got True"),
+        ({"margin": float("nan")}, "margin must be a number, got nan"),
+        ({"parts": 3}, "parts must be one of 2, 4, got 3"),
+        ({"every": 2.5}, "every must be a whole number, got 2.5"),
+        ({"quiet": "yes"}, "quiet must be true or false, got 'yes'"),
+        ({"mode": 1}, "mode must be a text, got 1"),
+    ],
+)
+def test_what_cannot_be_cast_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made_method().cast(given, "cub", 10)
+
+
+def test_a_whole_number_of_the_space_stays_one() -> None:
+    space = {"margin": IntDistribution(1, 9)}
+    method = made_method(space=lambda dataset, num_classes: space)
+    assert repr(method.cast({"margin": 3.0}, "cub", 10)) == "{'margin': 3}"
+
+
+def test_a_builder_that_hides_its_parameters_is_refused() -> None:
+    def swallows(num_classes: int, embedding_size: int, **params: Any) -> nn.Module:
+        raise NotImplementedError
+
+    def says_no_type(num_classes: int, embedding_size: int, margin=0.1) -> nn.Module:  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+    def takes_a_tensor(num_classes: int, embedding_size: int, margin: Tensor) -> nn.Module:
+        raise NotImplementedError
+
+    with pytest.raises(ValueError, match=r"takes \*\*params: name its parameters"):
+        made_method(build_loss=swallows)
+    for builder in (says_no_type, takes_a_tensor):
+        with pytest.raises(ValueError, match="'margin' of a builder must be annotated as one of"):
+            made_method(build_loss=builder)
+
+
+# The package
+
+
+def test_every_public_name_can_be_imported_and_is_listed() -> None:
+    assert set(dir(losses)) == set(losses.__all__)
+    for name in losses.__all__:
+        assert getattr(losses, name).__name__ == name
+    with pytest.raises(AttributeError, match="'losses' has no attribute 'CPCLoss'"):
+        _ = losses.CPCLoss
+
+
+def test_what_a_method_is_can_be_imported_without_torch() -> None:
+    code = "import losses.method, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -11,8 +11,8 @@ from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import NormalizedSoftmaxLoss, ProxyNCALoss
 from torch import Tensor
 
-from losses.checks import check_batch
-from losses.method import OPTIMIZER_PARAMS, builder_params
+from losses._tools.checks import check_batch
+from losses.method import OPTIMIZER_PARAMS
 from losses.proxynca_pp import METHODS, ProxyNCAPlusPlusLoss
 
 METHOD: Any = METHODS[0]
@@ -180,21 +180,11 @@ def test_finite_embeddings_with_an_infinite_sum_are_not_refused() -> None:
     check_batch(torch.full((2, 2), 3e38), torch.tensor([0, 1]), num_classes=2, embedding_size=2)
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-@pytest.mark.parametrize("num_classes", [4, 100])
-def test_the_first_trial_lies_in_the_search_space(dataset: str, num_classes: int) -> None:
-    space = METHOD.space(dataset, num_classes)
-    params = METHOD.preset("mlrc", dataset).params
-    assert set(params) == set(space)
-    for name, value in params.items():
-        assert space[name].low <= value <= space[name].high
-
-
 @pytest.mark.parametrize("preset", ["mlrc", "paper", "official"])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_preset_has_the_published_temperature(preset: str, dataset: str) -> None:
     params = METHOD.preset(preset, dataset).params
-    assert METHOD.build_loss(8, 4, **builder_params(params)).temperature == pytest.approx(1 / 9)
+    assert METHOD.make_loss(8, 4, params).temperature == pytest.approx(1 / 9)
 
 
 def test_learning_rates_in_the_hundreds_never_come_without_their_epsilon() -> None:

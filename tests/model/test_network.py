@@ -10,6 +10,7 @@ from torch import nn
 
 from harness import registry
 from harness.data.loading import Loader
+from harness.data.sources import open_part
 from harness.experiment import Experiment
 from harness.model.network import (
     NORMALIZERS,
@@ -120,8 +121,8 @@ def test_embedding_leaves_the_mode_of_every_module_as_it_was(make_experiment) ->
     model = Model(pooled, "none", nn.Linear(64, 8)).train()
     freeze_batchnorm(model.trunk)
     modes = [module.training for module in model.modules()]
-    source = experiment.trainval
-    indices = experiment.indices_of(source, (0,))
+    source = open_part(experiment, "trainval")
+    indices = experiment.of_classes(source.indices, (0,))
     once = embed_with(model, source, indices, Loader(torch.device("cpu")), "l2")
     assert [module.training for module in model.modules()] == modes
     assert once.shape == (48, 8) and not once.requires_grad

@@ -12,6 +12,7 @@ from scipy import stats
 
 from harness.cli import main
 from harness.errors import HarnessError
+from harness.metrics.names import METRICS
 from harness.results.compare import Comparison, compare, find_table, in_words
 from harness.results.stats import Paired, class_interval, holm
 
@@ -44,7 +45,7 @@ def test_separated_scores_are_paired_by_reproduction_and_fold(tmp_path: Path) ->
     scores = RNG.random((2, 5, 4))
     for name, by_run in zip(("one", "other"), scores, strict=True):
         for repetition, by_fold in enumerate(by_run, start=1):
-            separated = [{"map_at_r": value} for value in by_fold]
+            separated = [dict.fromkeys(METRICS, value) for value in by_fold]
             put(tmp_path, make_record(name, repetition, by_run.mean(), separated=separated))
     (found,) = compared(tmp_path, "one", "other")
     assert found.separated.n == 20
@@ -158,6 +159,8 @@ def test_a_table_is_found_by_data_set_protocol_and_trunk(tmp_path: Path) -> None
         find_table(tmp_path, "mlrc", "folder:/some/birds", None).name == "folder_birds-bninception"
     )
     put_scores(tmp_path, "a", [0.5], trunk="convnet")
+    put_scores(tmp_path, "a", [0.5], trunk="timm:resnet18")
+    assert find_table(tmp_path, "mlrc", "cub", "timm:resnet18").name == "cub-timm_resnet18"
     with pytest.raises(HarnessError, match="several trunks on cub under mlrc; name one: --trunk"):
         find_table(tmp_path, "mlrc", "cub", None)
     with pytest.raises(HarnessError, match=r"under protocol frozen .* there are\n  mlrc: cub"):

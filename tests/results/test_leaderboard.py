@@ -16,10 +16,10 @@ from scipy import stats
 from harness.cli import main
 from harness.errors import HarnessError
 from harness.metrics.names import METRICS, parse_metrics
-from harness.results import leaderboard, rendering
+from harness.results import columns, latex, leaderboard, rendering
 from harness.system.files import read_json, write_json
 
-COLUMNS = leaderboard.columns_of(METRICS)
+COLUMNS = columns.columns_of(METRICS)
 BASE = [0.50, 0.52, 0.51, 0.53, 0.50, 0.52]
 
 
@@ -105,7 +105,7 @@ def test_older_and_newer_records_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_the_csv_opens_in_pandas_with_the_right_types(table: Path) -> None:
     board = leaderboard.build(table)
-    rendering.write(board)
+    leaderboard.write(board)
     frame = pd.read_csv(table / "leaderboard.csv")
     assert list(frame.columns) == list(COLUMNS)
     for column in frame.columns:
@@ -119,7 +119,7 @@ def test_the_csv_is_one_line_per_row_and_quotes_its_json(tmp_path: Path) -> None
     provenance = {**make_record().provenance, "command": "harness eval --set 'a=\n1'"}
     put(tmp_path, make_record("one", params={"a": 1, "b": "x,y"}, provenance=provenance))
     table = put_scores(tmp_path, "two", [0.2])
-    rendering.write(leaderboard.build(table))
+    leaderboard.write(leaderboard.build(table))
     text = (table / "leaderboard.csv").read_text()
     rows = list(csv.reader(text.splitlines()))
     assert len(text.splitlines()) == len(rows) == 3 and {len(row) for row in rows} == {len(COLUMNS)}
@@ -135,7 +135,7 @@ def test_markdown_marks_instead_of_bolding(table: Path) -> None:
 
 
 def test_latex_is_balanced_and_every_row_has_every_column(table: Path) -> None:
-    text = rendering.to_latex(leaderboard.build(table).frame)
+    text = latex.to_latex(leaderboard.build(table).frame)
     opened = re.findall(r"\\begin\{(\w+)\}", text)
     closed = re.findall(r"\\end\{(\w+)\}", text)
     assert opened == list(reversed(closed)) == ["table", "tabular"]
@@ -151,8 +151,8 @@ def test_latex_is_balanced_and_every_row_has_every_column(table: Path) -> None:
 
 
 def test_latex_prints_names_as_they_stand(table: Path) -> None:
-    assert r"short\_\&\_new" in rendering.to_latex(leaderboard.build(table).frame)
-    assert rendering.escape(r"50% of {a}_b #1 ~ ^ \x $") == (
+    assert r"short\_\&\_new" in latex.to_latex(leaderboard.build(table).frame)
+    assert latex.escape(r"50% of {a}_b #1 ~ ^ \x $") == (
         r"50\% of \{a\}\_b \#1 \textasciitilde{} \textasciicircum{} \textbackslash{}x \$"
     )
 
@@ -190,7 +190,7 @@ def test_metrics_on_demand_join_the_run_they_belong_to(tmp_path: Path) -> None:
     board = leaderboard.build(paths[0].parent.parent.parent)
     assert board.problems == []
     more = ["recall_at_2", "recall_at_10", "covering_radius", "nmi"]
-    assert leaderboard.metrics_in(board.frame) == [*METRICS, *more]
+    assert columns.metrics_in(board.frame) == [*METRICS, *more]
     row = board.frame.set_index("method").loc["ms"]
     assert row["reproductions"] == 3 and row["nmi_concatenated"] == pytest.approx(0.7)
     assert row["covering_radius_separated"] == 0.3

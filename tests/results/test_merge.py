@@ -13,8 +13,10 @@ from made_records import make_record, put, put_metrics, put_scores
 
 from harness.cli import main
 from harness.errors import HarnessError
+from harness.results.layout import LEDGER
+from harness.results.ledger import note_test_opening
 from harness.results.merge import merge
-from harness.results.records import LEDGER, TestRecord, note_test_opening
+from harness.results.records import TestRecord
 
 
 @pytest.fixture

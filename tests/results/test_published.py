@@ -154,10 +154,10 @@ def test_the_command_prints_and_writes_both(
     assert list(frame.columns) == list(COLUMNS) and frame["published"].dtype == np.float64
 
 
-def test_numbers_are_found_in_the_checkout_and_missing_ones_named(
+def test_numbers_are_found_in_the_package_and_missing_ones_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert find_folder(tmp_path) == FOLDER
+    assert find_folder(tmp_path).resolve() == FOLDER
     monkeypatch.setattr("harness.results.published.__file__", str(tmp_path / "a" / "b.py"))
     assert main(["tables", "ccp", "--results-dir", str(tmp_path)]) == 2
     assert f"no published numbers in {tmp_path / 'published'}" in capsys.readouterr().err

@@ -7,10 +7,12 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
 from conftest import FOLDER
 
 from harness.cli import main
@@ -111,14 +113,41 @@ def test_a_task_that_slurm_stops_is_queued_again(config: RunConfig) -> None:
     assert again.function is task
 
 
+class Queue:
+    """Takes what is submitted, and runs nothing."""
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        del folder, cluster
+
+    def update_parameters(self, **parameters: Any) -> None:
+        del parameters
+
+    def batch(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def submit(self, task: cluster.SearchTask) -> cluster.SearchTask:
+        return task
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_slurm", "workers"), [(0, False, 2), (3, False, 3), (0, True, 0)]
+)
 def test_tasks_on_one_machine_share_its_cores(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+    asked: int,
+    on_slurm: bool,
+    workers: int,
+    config: RunConfig,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(submitit, "AutoExecutor", Queue)
+    monkeypatch.setattr(cluster, "check", lambda config: None)  # the database is not there
+    monkeypatch.setattr(cluster, "has_slurm", lambda: on_slurm)
     monkeypatch.setattr(cluster, "worker_count", lambda config, threads, units: 8)
-    auto, given = config.updated({"workers": 0}), config.updated({"workers": 3})
-    assert cluster._for_a_node(auto, 3, on_slurm=False).workers == 2
-    assert cluster._for_a_node(given, 3, on_slurm=False).workers == 3
-    assert cluster._for_a_node(auto, 3, on_slurm=True).workers == 0
+    monkeypatch.setenv(URL_VARIABLE, "")
+    storage = "postgresql+psycopg://me@host/db" if on_slurm else ""
+    wanted = config.updated({"workers": asked, "storage": storage})
+    tasks = cluster.submit([wanted], cluster.Nodes(3))
+    assert [task.configs[0].workers for task in tasks] == [workers] * 3
 
 
 @pytest.mark.slow

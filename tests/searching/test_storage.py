@@ -17,7 +17,7 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy
-from conftest import FOLDER
+from conftest import FOLDER, study_of
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
@@ -27,10 +27,11 @@ from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
 from harness.redact import redact
-from harness.results.records import provenance
+from harness.results.provenance import provenance
 from harness.searching import storage
+from harness.searching.loop import search
 from harness.searching.storage import Database, Journal, Storage, open_storage
-from harness.searching.study import Study, index_of, search
+from harness.searching.summary import index_of
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_only_one_worker_at_a_time_may_claim(url: str, tmp_path: Path) -> None:
             with shared.exclusive():
                 inside[0] += 1
                 inside[1] = max(inside)
-                time.sleep(0.01)
+                time.sleep(0.01)  # for another to come in, if it may
                 inside[0] -= 1
 
     threads = [threading.Thread(target=enter, args=(opened(url, tmp_path),)) for _ in range(4)]
@@ -99,24 +100,40 @@ def test_studies_of_one_database_do_not_wait_for_each_other(postgres: str, tmp_p
         pass
 
 
-def test_a_worker_without_heartbeat_counts_as_dead(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "GRACE", 1)
+def miss_beats(shared: Database, seconds: int) -> None:
+    """As if all workers had been seen so long ago for the last time."""
+    ago = sqlalchemy.text(f"UPDATE harness_workers SET seen = now() - interval '{seconds} seconds'")
+    with shared.engine.begin() as connection:
+        connection.execute(ago)
+
+
+def test_a_worker_that_misses_four_heartbeats_counts_as_dead(postgres: str, tmp_path: Path) -> None:
+    here, there = (opened(postgres, tmp_path, heartbeat=3600) for _ in range(2))
+    assert isinstance(there, Database)
+    with here.joined() as worker:
+        miss_beats(there, seconds=4 * 3600 - 60)
+        assert there.alive(worker)
+        miss_beats(there, seconds=4 * 3600 + 1)
+        assert not there.alive(worker)
+
+
+def test_a_worker_shows_that_it_lives_while_it_works(postgres: str, tmp_path: Path) -> None:
     here, there = (opened(postgres, tmp_path, heartbeat=1) for _ in range(2))
-    assert isinstance(here, Database)
-    with here.joined() as beating:
-        here._execute(storage._workers.insert().values(name="still", seen=sqlalchemy.func.now()))
-        time.sleep(2.2)
-        assert there.alive(beating)
-        assert not there.alive("still")
+    assert isinstance(here, Database) and isinstance(there, Database)
+    beats = threading.Semaphore(0)
+    with here.joined() as worker:
+        miss_beats(there, seconds=3600)
+        sqlalchemy.event.listen(here.engine, "commit", lambda connection: beats.release())
+        # Told of before it is done, so that only at the second one the first is there to be seen.
+        assert beats.acquire(timeout=60) and beats.acquire(timeout=60)
+        assert there.alive(worker)
 
 
 def test_every_trial_has_its_own_place_and_a_dead_worker_loses_its(
     config: RunConfig, url: str
 ) -> None:
     wanted = config.updated({"storage": url, "trials": 3, "sampler": "random"})
-    one, other = Study(build_experiment(wanted)), Study(build_experiment(wanted))
+    one, other = study_of(build_experiment(wanted)), study_of(build_experiment(wanted))
     with one.storage.joined() as alive:
         with other.storage.joined() as dying:
             claims = [one.claim(alive), other.claim(dying), one.claim(alive), other.claim(dying)]
@@ -130,7 +147,7 @@ def test_the_result_of_a_worker_given_up_for_dead_is_not_counted_twice(
     config: RunConfig, url: str
 ) -> None:
     wanted = config.updated({"storage": url, "trials": 1})
-    study = Study(build_experiment(wanted))
+    study = study_of(build_experiment(wanted))
     lost = study.claim("no such worker")
     with study.storage.joined() as worker:
         again = study.claim(worker)
@@ -199,10 +216,10 @@ def test_a_study_in_a_database_is_found_by_eval(
 def test_a_study_refuses_other_settings_wherever_it_runs(
     config: RunConfig, postgres: str, tmp_path: Path
 ) -> None:
-    Study(build_experiment(config.updated({"storage": postgres})))
+    study_of(build_experiment(config.updated({"storage": postgres})))
     elsewhere = {"storage": postgres, "runs_dir": str(tmp_path / "other"), "seed": 1}
     with pytest.raises(HarnessError, match=r"seed: 0 there, 1 here\n.*give another --storage"):
-        Study(build_experiment(config.updated(elsewhere)))
+        study_of(build_experiment(config.updated(elsewhere)))
 
 
 def test_commands_are_written_down_without_passwords_and_folders(
@@ -266,17 +283,19 @@ def test_a_storage_without_rights_is_refused(
 
 def test_many_workers_may_be_the_first_to_open_a_database(postgres: str, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from harness.searching.storage import open_storage\n"
-        f"sys.stdin.readline(); open_storage({postgres!r}, Path(), 'study', 30)"
+        "from pathlib import Path; from harness.searching.storage import open_storage\n"
+        f"input('ready\\n'); open_storage({postgres!r}, Path(), 'study', 30)"
     )
     command = [sys.executable, "-c", code]
-    crowd = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True) for _ in range(4)]
-    time.sleep(2)  # all have imported what they need
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    crowd: list[Any] = [subprocess.Popen(command, text=True, **pipes) for _ in range(4)]
+    assert [process.stdout.readline() for process in crowd] == ["ready\n"] * 4
     for process in crowd:
-        assert process.stdin is not None
         process.stdin.write("\n")
-        process.stdin.close()
-    assert [process.wait() for process in crowd] == [0, 0, 0, 0]
+        process.stdin.flush()
+    for process in crowd:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in crowd] == [0, 0, 0, 0]
 
 
 def test_a_journal_is_opened_without_a_url(tmp_path: Path) -> None:
@@ -294,26 +313,30 @@ def test_two_of_four_workers_die_and_every_trial_is_counted_once(
         *("--trials", "50", "--sampler", "random", "--workers", "1"),
         *("--storage", postgres, "--runs-dir", str(tmp_path), "--set", "heartbeat=1"),
     ]
-    nodes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    heard, told = os.pipe()  # what all of them say while they work
+    pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": told}
+    nodes: list[Any] = [subprocess.Popen(command, text=True, **pipes) for _ in range(4)]
+    os.close(told)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shared = RDBStorage(postgres)
     killed: list[int] = []
-    while len(killed) < 2:
-        time.sleep(0.02)
-        assert any(node.poll() is None for node in nodes)
-        trials = trials_of(shared)
-        done = sum(trial.state == TrialState.COMPLETE for trial in trials)
-        if done < 10 + 10 * len(killed):
-            continue
-        # One that is at a trial right now.
-        busy = [t.user_attrs["worker"] for t in trials if t.state == TrialState.RUNNING]
-        pids = {int(worker.split("-")[-2]) for worker in busy} - set(killed)
-        victims = [node for node in nodes if node.pid in pids]
-        if victims:
-            os.kill(victims[0].pid, signal.SIGKILL)
-            killed.append(victims[0].pid)
-    said = {node.pid: node.communicate(timeout=300)[0] for node in nodes}
+    with os.fdopen(heard) as lines:
+        while len(killed) < 2:
+            line = lines.readline()
+            assert line, "all of them ended"
+            trials = trials_of(shared)
+            done = sum(trial.state == TrialState.COMPLETE for trial in trials)
+            if done < 10 + 10 * len(killed):
+                continue
+            # One that is at a trial right now.
+            busy = [t.user_attrs["worker"] for t in trials if t.state == TrialState.RUNNING]
+            pids = {int(worker.split("-")[-2]) for worker in busy} - set(killed)
+            victims = [node for node in nodes if node.pid in pids]
+            if victims:
+                os.kill(victims[0].pid, signal.SIGKILL)
+                killed.append(victims[0].pid)
+        said = {node.pid: node.communicate(timeout=300)[0] for node in nodes}
     survivors = [node for node in nodes if node.pid not in killed]
     assert [node.returncode for node in survivors] == [0, 0]
     assert all("50 trials, 0 failed" in said[node.pid] for node in survivors)

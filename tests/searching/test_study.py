@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,20 +11,24 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from conftest import FOLDER, QUICK
+from conftest import FOLDER, QUICK, study_of, unit_of
 from filelock import FileLock
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.trial import TrialState
 
+from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
-from harness.searching import samplers, study
-from harness.searching.storage import JOURNAL
-from harness.searching.study import Study, search
+from harness.results.layout import JOURNAL
+from harness.searching import loop, samplers
+from harness.searching.loop import search
+from harness.searching.study import Study
+from harness.searching.summary import index_of
+from harness.system.progress import Event, Waiting
 from harness.training.trainer import TrainingFailed
-from harness.training.trial import find_fold
+from harness.training.unit import Unit
 
 
 class Killed(BaseException):
@@ -37,22 +41,21 @@ def objective(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = SimpleNamespace(calls=[], folds=(-0.1, 0.0, 0.1, 0.0))
     fake.function = lambda params: -((params["margin"] - 0.2) ** 2)
 
-    def run_trial(
-        experiment: Experiment, params: Mapping[str, Any], report: Any, enough: Any
-    ) -> list[Any]:
-        fake.calls.append(dict(params))
+    def run_trial(units: Sequence[Unit], report: Any, enough: Any) -> list[Any]:
+        params = dict(units[0].params)
+        fake.calls.append(params)
         score = fake.function(params)
         folds = [SimpleNamespace(best_score=score + d, seconds=1.0) for d in fake.folds]
         return next((folds[:n] for n in range(1, 5) if enough(folds[:n])), folds)
 
-    monkeypatch.setattr(study, "run_trial", run_trial)
+    monkeypatch.setattr(loop, "run_trial", run_trial)
     return fake
 
 
 def tried(config: RunConfig) -> list[dict[str, Any]]:
     """Parameters of the trials that count, in the order of their places."""
-    opened = Study(build_experiment(config))
-    return [t.params for t in sorted(opened.counted(), key=study.index_of)]
+    opened = study_of(build_experiment(config))
+    return [t.params for t in sorted(opened.counted(), key=index_of)]
 
 
 def test_the_first_trial_is_the_published_one_and_ten_spread_points_follow(
@@ -162,7 +165,7 @@ def test_ten_failures_at_the_start_stop_the_search(
 def test_a_living_worker_keeps_its_trial_and_a_dead_one_loses_it(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
-    opened = Study(build_experiment(config.updated({"trials": 2})))
+    opened = study_of(build_experiment(config.updated({"trials": 2})))
     with opened.storage.joined() as alive:
         opened.claim(alive)
         second = opened.claim("long-gone")
@@ -178,7 +181,7 @@ def test_a_trial_taken_over_keeps_its_parameters_whatever_was_learned_since(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
     search([config.updated({"trials": 11})])
-    opened = Study(build_experiment(config.updated({"trials": 13})))
+    opened = study_of(build_experiment(config.updated({"trials": 13})))
     with opened.storage.joined() as survivor:
         with opened.storage.joined() as victim:
             lost, other = opened.claim(victim), opened.claim(survivor)
@@ -192,7 +195,7 @@ def test_running_trials_are_known_to_the_sampler(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
     search([config.updated({"trials": 11})])
-    opened = Study(build_experiment(config.updated({"trials": 13})))
+    opened = study_of(build_experiment(config.updated({"trials": 13})))
     with opened.storage.joined() as worker:
         one, other = opened.claim(worker), opened.claim(worker)
     assert one is not None and other is not None
@@ -234,6 +237,7 @@ def test_another_version_of_the_data_is_refused(
     search([config.updated({**pictures, "trials": 1})])
     changed = image_folder / "class_00" / "0.png"
     changed.write_bytes((image_folder / "class_01" / "0.png").read_bytes())
+    registry.forget_listings()
     with pytest.raises(HarnessError, match=r"data_fingerprint: \w+ there, \w+ here"):
         search([config.updated({**pictures, "trials": 2})])
 
@@ -310,8 +314,8 @@ def test_which_values_lie_on_a_bound(
 
 
 def test_two_workers_never_claim_the_same_place(config: RunConfig) -> None:
-    first = Study(build_experiment(config.updated({"trials": 4})))
-    second = Study(build_experiment(config.updated({"trials": 4})))
+    first = study_of(build_experiment(config.updated({"trials": 4})))
+    second = study_of(build_experiment(config.updated({"trials": 4})))
     with first.storage.joined() as one, second.storage.joined() as other:
         claims = [first.claim(one), second.claim(other), first.claim(one), second.claim(other)]
         places = [claim.index for claim in claims if claim is not None]
@@ -331,7 +335,7 @@ def test_a_hopeless_trial_is_stopped_and_spent(
     )  # fmt: skip
     summary = search([config.updated({"trials": 7, "protocol": PRUNING})])[0]
     assert (summary.trials, summary.pruned, summary.failed) == (7, 1, 0)
-    study = Study(build_experiment(config.updated({"protocol": PRUNING})))
+    study = study_of(build_experiment(config.updated({"protocol": PRUNING})))
     pruned = study.counted()[5]
     assert pruned.state == TrialState.PRUNED
     assert pruned.user_attrs["folds"] == [pytest.approx(0.0)]
@@ -375,7 +379,7 @@ def test_workers_side_by_side_propose_different_points(
     config: RunConfig, objective: SimpleNamespace, name: str
 ) -> None:
     search([config.updated({"trials": 11, "sampler": name})])
-    opened = Study(build_experiment(config.updated({"trials": 15, "sampler": name})))
+    opened = study_of(build_experiment(config.updated({"trials": 15, "sampler": name})))
     with opened.storage.joined() as worker:
         claims = [opened.claim(worker) for _ in range(4)]
     points = [
@@ -396,26 +400,43 @@ def _width(dist: FloatDistribution) -> float:
     return float(np.log(dist.high / dist.low)) if dist.log else dist.high - dist.low
 
 
+def work_beside(config: RunConfig, done: Callable[[], bool]) -> None:
+    """Be a worker to whom no trial is left, until something is done or nothing happens."""
+    waits = itertools.count()
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Waiting) and (done() or next(waits) > 20):
+            raise Killed
+
+    with pytest.raises(Killed):
+        loop.work([config], "cpu", heard)
+
+
 def test_a_worker_left_without_trials_trains_folds_of_another(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It starts at the end, leaves the fold that is being trained, and its owner finds them."""
-    experiment = build_experiment(config.updated({"trials": 1}))
-    opened = Study(experiment)
+    monkeypatch.setattr(loop, "WAIT", 0.0)
+    wanted = config.updated({"trials": 1})
+    experiment = build_experiment(wanted)
+    opened = study_of(experiment)
     with opened.storage.joined() as owner:
         claim = opened.claim(owner)
         assert claim is not None
-        at_it = experiment.run_dir(claim.params, 0, 0)
-        at_it.mkdir(parents=True)
-        with FileLock(at_it / "lock"):
-            assert not study._work_on(opened, lambda event: None)
-    done = [find_fold(experiment, claim.params, fold, 0) is not None for fold in range(4)]
-    assert done == [False, True, True, True]
+        units = [unit_of(experiment, claim.params, fold) for fold in range(4)]
+        units[0].folder.mkdir(parents=True)
+        with FileLock(units[0].folder / "lock"):
+            work_beside(wanted, lambda: units[1].find_record() is not None)
+    assert [unit.find_record() is not None for unit in units] == [False, True, True, True]
 
 
-def test_a_worker_in_another_directory_is_not_helped(config: RunConfig) -> None:
-    opened = Study(build_experiment(config.updated({"trials": 1})))
+def test_a_worker_in_another_directory_is_not_helped(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "WAIT", 0.0)
+    wanted = config.updated({"trials": 1})
+    opened = study_of(build_experiment(wanted))
     with opened.storage.joined() as owner:
         claim = opened.claim(owner)
-        assert not study._work_on(opened, lambda event: None)
+        work_beside(wanted, lambda: False)
     assert claim is not None and not (opened.folder / "folds").exists()

@@ -11,10 +11,10 @@ import torch
 
 from harness.config import RunConfig
 from harness.errors import HarnessError
-from harness.searching.study import search
+from harness.searching.loop import search
 from harness.system import workers
 from harness.system.device import choose_device
-from harness.system.progress import Event, Listener
+from harness.system.progress import Event, Listener, Prepared
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -31,8 +31,6 @@ def test_one_worker_per_gpu_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert workers.worker_count(RunConfig(), threads=1, units=1000) == 4
-    assert workers._device_of("auto", 2) == "cuda:2"
-    assert workers._device_of("cuda:1", 0) == "cuda:1"
     with pytest.raises(
         HarnessError, match=r"--workers 5 is more than the 4 GPU\(s\) here; give at"
     ):
@@ -70,7 +68,8 @@ def test_a_device_that_is_not_there_is_refused(
 
 
 def tell_threads(job: Any, device: str, listener: Listener) -> None:
-    listener(Event("threads", method=device, unit=torch.get_num_threads(), message=job))
+    threads = torch.get_num_threads()
+    listener(Prepared(method=device, dataset=job, action="asking", done=threads, total=threads))
 
 
 def die(job: Any, device: str, listener: Listener) -> None:
@@ -81,14 +80,30 @@ def complain(job: Any, device: str, listener: Listener) -> None:
     raise HarnessError("what the user can mend")
 
 
+def told(heard: list[Event]) -> list[tuple[int, str, str, int]]:
+    return sorted((e.worker, e.method, e.dataset, e.done) for e in heard if isinstance(e, Prepared))
+
+
 @pytest.mark.slow
-def test_workers_get_their_job_and_their_threads() -> None:
+def test_workers_get_their_job_their_threads_and_a_gpu_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No GPU is touched: a worker is told the name of its own."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     heard: list[Event] = []
     before = dict(os.environ)
-    workers.run_workers(tell_threads, "job", "cpu", 2, threads=1, listener=heard.append)
+    workers.run_workers(tell_threads, "job", "auto", 2, threads=1, listener=heard.append)
     assert dict(os.environ) == before
-    told = sorted((event.worker, event.method, event.unit, event.message) for event in heard)
-    assert told == [(0, "cpu", 1, "job"), (1, "cpu", 1, "job")]
+    assert told(heard) == [(1, "cuda:0", "job", 1), (2, "cuda:1", "job", 1)]
+
+
+def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    heard: list[Event] = []
+    workers.run_workers(tell_threads, "job", "cuda:1", 1, threads=1, listener=heard.append)
+    assert told(heard) == [(1, "cuda:1", "job", 1)]
 
 
 @pytest.mark.slow
@@ -105,10 +120,11 @@ def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
 
 def start_a_process(job: Any, device: str, listener: Listener) -> None:
     loader = torch.utils.data.DataLoader(range(3), num_workers=1)
-    listener(Event("loaded", unit=sum(int(number) for number in loader)))
+    loaded = sum(int(number) for number in loader)
+    listener(Prepared(dataset=job, action="loading", done=loaded, total=3))
 
 
 def test_a_worker_may_start_loader_processes_of_its_own() -> None:
     heard: list[Event] = []
-    workers.run_workers(start_a_process, None, "cpu", 2, 1, heard.append)
-    assert [event.unit for event in heard if event.kind == "loaded"] == [3, 3]
+    workers.run_workers(start_a_process, "job", "cpu", 2, 1, heard.append)
+    assert [event.done for event in heard if isinstance(event, Prepared)] == [3, 3]

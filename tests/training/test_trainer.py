@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import unit_of
 from torch import Tensor, nn
 
 from harness.data.loading import Loader
 from harness.experiment import Experiment
 from harness.model.build import build_model
-from harness.registry import Hook
 from harness.training.trainer import Trainer, TrainingFailed
-from harness.training.trial import build_trainer
+from losses.method import Hook
 
 CPU = torch.device("cpu")
 MakeTrainer = Callable[..., Trainer]
@@ -33,11 +33,12 @@ def make_trainer(make_experiment: Callable[..., Experiment]) -> MakeTrainer:
         experiment = make_experiment(loss=loss)
         protocol = replace(experiment.protocol, **fields)
         experiment = replace(experiment, protocol=protocol)
-        trainer = build_trainer(experiment, experiment.published_params, 0, 0, CPU)
         left = iter(scores)
-        trainer.validate = lambda model: next(left, trainer.step / 1000)
-        trainer.hook = hook or trainer.hook
-        return trainer
+        return unit_of(experiment).build_trainer(
+            CPU,
+            validate=lambda model, step: next(left, step / 1000),
+            wrap_hook=lambda own: hook or own,
+        )
 
     return make
 
@@ -369,11 +370,16 @@ def test_checkpoints_take_but_a_small_share_of_a_short_run(
 ) -> None:
     """Six validations within the time that must pass between two checkpoints: one is written."""
     monkeypatch.setattr("harness.training.trainer.CHECKPOINT_SHARE", 1e-9)
-    saved: list[Path] = []
-    save = Trainer._save
-    monkeypatch.setattr(Trainer, "_save", lambda self, path: (saved.append(path), save(self, path)))
+    saved: list[int] = []
+    save = torch.save
+
+    def noted(state: Any, file: Any) -> None:
+        saved.append(state["progress"]["step"])
+        save(state, file)
+
+    monkeypatch.setattr(torch, "save", noted)
     make_trainer([0.1] * 6, max_steps=12, validate_every=2, patience=9).fit(tmp_path / "c", seed=0)
-    assert saved == [tmp_path / "c"]
+    assert saved == [2]
 
 
 def test_a_run_that_is_asked_to_stop_keeps_all_it_has_done(

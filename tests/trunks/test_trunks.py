@@ -14,7 +14,7 @@ import pytest
 import timm
 import torch
 import torchvision
-from conftest import FOLDER
+from conftest import FOLDER, identity_of
 from torch import Tensor, nn
 
 from harness import registry
@@ -25,7 +25,7 @@ from harness.evaluation.reproductions import evaluate
 from harness.experiment import Experiment
 from harness.model import build as models
 from harness.model.network import PooledTrunk
-from harness.searching.study import search
+from harness.searching.loop import search
 from harness.trunks import weights as weights_module
 from harness.trunks.bninception import BNInception
 from harness.trunks.convnet import ConvNet
@@ -60,7 +60,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "hub"
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(folder))
     monkeypatch.setattr("socket.socket.connect", no_network)
-    monkeypatch.setattr(models, "_tried", set())
     return folder
 
 
@@ -276,7 +275,7 @@ def test_timm_loads_a_file_with_its_own_loader(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("timm:resnet_50", "timm has no model named 'resnet_50'. Did you mean .*'resnet50'"),
+        ("timm:resnet_50", "no model of timm .* named 'resnet_50'. Did you mean .*'resnet50'"),
         ("timm:resnet50.mine", "Invalid pretrained tag .*\n  known: .*resnet50.a1_in1k"),
         ("timm:resnet50:96", "takes images of any size; leave out ':96'"),
         ("timm:test_vit:big", "does not read as timm:NAME:SIDE"),
@@ -700,14 +699,14 @@ def test_other_weights_have_a_table_and_an_identity_of_their_own(
     digest = digest_of_file(file)
     trained, plain = make_experiment(weights=str(file)), make_experiment()
     assert trained.table.name == f"glyphs-convnet@{digest[:8]}"
-    assert trained.identity()["trunk"] == f"convnet@{digest[:8]}"
-    assert trained.identity()["weights"] == digest[:12]
+    assert identity_of(trained)["trunk"] == f"convnet@{digest[:8]}"
+    assert identity_of(trained)["weights"] == digest[:12]
     assert trained.pretrained
     assert plain.table.name == "glyphs-convnet" and not plain.pretrained
-    assert "weights" not in plain.identity()
-    assert make_experiment(weights="none").identity() == plain.identity()
+    assert "weights" not in identity_of(plain)
+    assert identity_of(make_experiment(weights="none")) == identity_of(plain)
     moved = file.rename(tmp_path / "moved.pth")
-    assert make_experiment(weights=str(moved)).identity() == trained.identity()
+    assert identity_of(make_experiment(weights=str(moved))) == identity_of(trained)
 
 
 def test_a_trunks_own_file_given_by_hand_is_still_its_own(tmp_path: Path) -> None:
@@ -726,7 +725,7 @@ def test_random_weights_of_a_pretrained_trunk_are_said(
 ) -> None:
     experiment = make_experiment(trunk="timm:test_resnet", weights="none")
     assert experiment.table.name == "glyphs-timm_test_resnet@none"
-    assert experiment.identity()["weights"] == "none" and not experiment.pretrained
+    assert identity_of(experiment)["weights"] == "none" and not experiment.pretrained
 
 
 def test_a_search_with_weights_of_ones_own_is_evaluated_from_where_they_are_now(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytorch_metric_learning.utils import common_functions as c_f
+from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 from torch import Tensor
 
 
@@ -17,3 +18,10 @@ def elements(losses: Tensor) -> dict[str, Any]:
 def reduced(loss: Tensor | int) -> dict[str, Any]:
     """A loss that no reducer is to touch."""
     return {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
+
+
+def weighted(losses: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None) -> Tensor:
+    """(batch,) losses times how often a miner picked each embedding."""
+    if indices_tuple is None:
+        return losses
+    return losses * lmu.convert_to_weights(indices_tuple, labels, dtype=losses.dtype)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 import torch
+from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity
 from torch import Tensor
 
 
@@ -36,3 +38,32 @@ def check_positive(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
+
+
+def check_not_negative(**values: float) -> None:
+    """Raise ValueError for the first value below zero."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise ValueError unless the value is one of the choices."""
+    known = tuple(choices)
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def check_base_params(base: str, given: Mapping[str, float], known: Iterable[str]) -> None:
+    """Raise ValueError for the first parameter that the base loss does not have."""
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            raise ValueError(f"base '{base}' has parameters {', '.join(names)}, got {name!r}")
+
+
+def check_cosine(system: str, distance: BaseDistance) -> None:
+    """Raise ValueError unless the distance is PML's cosine."""
+    if not isinstance(distance, CosineSimilarity):
+        name = type(distance).__name__
+        raise ValueError(f"{system} is defined on CosineSimilarity, got distance={name}")

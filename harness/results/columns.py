@@ -1,0 +1,93 @@
+"""The columns of a table and what each holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE, title_of
+from harness.results.stats import LEVEL
+
+# What `indistinguishable` may say of a row.
+BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
+
+# Column -> what it holds, before and behind the scores; the order of the columns, too.
+BEFORE = {
+    "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",
+    "method": "name of --loss, or of a naive baseline",
+    "kind": (
+        "`reproduction`: four fold models; `single`: one model of their size together, trained on "
+        "all trainval classes; `naive`: PCA of a network's features or of pixels"
+    ),
+    "indistinguishable": (
+        f"from the best row: `{SAME}` or `{WORSE}` by a paired t-test of concatenated MAP@R over "
+        f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say"
+    ),
+}
+BEHIND = {
+    "dim_concatenated": "size of the concatenated embedding, or of the single model's",
+    "dim_separated": "size of one model's embedding",
+    "reproductions": "n of the means and intervals; the run that the search chose is not in it",
+    "incomplete": "fewer trials or reproductions than the protocol asks for",
+    "validation_map_at_r": "mean over folds of the best validation score, in the search",
+    "trials": "trials of the search that count",
+    "trials_failed": "those among them that failed",
+    "trials_pruned": "those among them that were stopped early",
+    "params": "best parameters, as JSON",
+    "on_bound": "parameters whose best value lies on an end of its range, as JSON",
+    "best_step": "steps to the best checkpoint, mean over models",
+    "ms_per_step": "training time per step, mean over models",
+    "convergence_seconds": "training time to the best checkpoint, mean over models",
+    "train_seconds": "training time of one model, mean",
+    "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
+    "device": "what it was trained on",
+    "test_openings": "how often the test classes were opened for this method",
+    "queries": "test queries, with those dropped",
+    "queries_dropped": "test queries without another image of their class, left out of all scores",
+    "missing_images": "images of the data set that were missing or broken and were left out",
+    "protocol": "name of the protocol",
+    "dataset": "name of the data set",
+    "trunk": "name of the trunk",
+    "weights": "hash of the trunk's pretrained weights; empty without any",
+    "split": "hash of the class split",
+    "data_fingerprint": "hash of the trainval images",
+    "test_fingerprint": "hash of the test images",
+    "commit": "of the code, with + if it had been changed; empty for an installed package",
+    "versions": "of Python and the libraries, as JSON",
+    "command": "that wrote the last record",
+}
+
+
+def columns_of(metrics: Sequence[str]) -> dict[str, str]:
+    """Every column of a table with these metrics, and what it holds."""
+    scores = {}
+    for kind in KINDS:
+        for metric in metrics:
+            name = f"{title_of(metric)} on the test classes, {kind}"
+            more = f" ({MORE[metric]})" if metric in MORE else ""
+            unit = "" if metric in LENGTHS else ", 0 to 1"
+            scores[f"{metric}_{kind}"] = f"{name}: mean over reproductions{unit}{more}"
+            scores[f"{metric}_{kind}_ci95"] = f"{name}: half the width of its 95 % t-interval"
+    return {**BEFORE, **scores, **BEHIND}
+
+
+def metrics_in(frame: pd.DataFrame) -> list[str]:
+    """The metrics of a table: those of every test, then those that were asked for."""
+    suffix = "_concatenated"
+    names = [name.removesuffix(suffix) for name in frame.columns if name.endswith(suffix)]
+    return [name for name in names if name != "dim"]
+
+
+# Whole numbers that some rows lack.
+COUNTS = ("rank", "dim_separated", "trials", "trials_failed", "trials_pruned")
+
+
+def in_order(metrics: Iterable[str]) -> list[str]:
+    """Those of every test, then those on demand: recalls first, by rank."""
+    return [*METRICS, *sorted(set(metrics) - set(METRICS), key=_place)]
+
+
+def _place(metric: str) -> tuple[bool, int, str]:
+    rank = metric.removeprefix("recall_at_")
+    return (False, int(rank), "") if rank.isdigit() else (True, 0, metric)

@@ -1,0 +1,53 @@
+"""A table as LaTeX, to \\input into a paper."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from harness.metrics.names import KINDS, METRICS, title_of
+from harness.results.rendering import column_title, embedding_size, heading, notes_on, shown
+
+
+def to_latex(frame: pd.DataFrame) -> str:
+    """A table environment to \\input; plain LaTeX, no package needed."""
+    table = shown(frame)
+    scores = [column_title(frame, metric, kind) for kind in KINDS for metric in METRICS]
+    table = table[["rank", "method", *scores, "n"]]
+    titles = " & ".join(title_of(metric) for metric in METRICS)
+    sizes = [f"{kind} ({embedding_size(frame, kind)})" for kind in KINDS]
+    groups = " & ".join(rf"\multicolumn{{{len(METRICS)}}}{{c}}{{{size}}}" for size in sizes)
+    notes = escape(" ".join([f"{heading(frame)}.", *notes_on(frame)]))
+    lines = [
+        r"\begin{table}",
+        r"\centering\scriptsize",
+        r"\setlength{\tabcolsep}{2pt}",
+        rf"\begin{{tabular}}{{rl{'r' * len(scores)}r}}",
+        r"\hline",
+        rf" & & {groups} & \\",
+        rf" & method & {titles} & {titles} & $n$ \\",
+        r"\hline",
+        *(rf"{' & '.join(map(_tight, row))} \\" for row in table.astype(str).to_numpy()),
+        r"\hline",
+        r"\end{tabular}",
+        rf"\caption{{{notes}}}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tight(cell: str) -> str:
+    """A cell without spaces around its interval, so that the table fits into a text column."""
+    return escape(cell.replace(" ± ", "±"))
+
+
+LATEX_SPECIAL = {
+    **{character: rf"\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": "$<$", ">": "$>$", "|": "$|$", "`": r"\textasciigrave{}"},
+    **{"≈": r"$\approx$", "†": r"$\dagger$", "±": r"$\pm$"},
+}
+
+
+def escape(text: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    return "".join(LATEX_SPECIAL.get(character, character) for character in text)

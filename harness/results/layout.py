@@ -1,0 +1,114 @@
+"""Where everything lies: every name of a file or folder in results and runs, spelt once.
+
+results/PROTOCOL/DATASET-TRUNK/records/METHOD/DIGEST-REPETITION.json
+runs/PROTOCOL/DATASET-TRUNK/METHOD/folds/DIGEST/record.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+# Of a table.
+RECORDS = "records"
+LEDGER = "test_openings.jsonl"
+CSV, MARKDOWN, LATEX = "leaderboard.csv", "leaderboard.md", "leaderboard.tex"
+COLUMNS = "leaderboard_columns.md"
+BESIDE_PUBLISHED = "published.csv"
+
+# The papers' numbers, beside the tables.
+PUBLISHED = "published"
+
+# Of a search.
+CONFIG = "config.yaml"
+JOURNAL = "study.journal"
+FOLDS = "folds"
+
+# Of one model; it has a CONFIG, too.
+FOLD_RECORD = "record.json"
+WEIGHTS = "model.pt"
+CHECKPOINT = "checkpoint.pt"
+FAILURE = "failure.txt"
+RETRIED = "retried.txt"
+LOCK = "lock"
+
+
+def dataset_label(name: str, path: Path | None) -> str:
+    """Name of a data set in results; tells two folders of images apart."""
+    return f"{name}_{path.name}" if path else name
+
+
+def table_name(dataset: str, trunk: str) -> str:
+    """Folder of a table within that of its protocol; some file systems take no colon."""
+    return f"{dataset}-{trunk}".replace(":", "_")
+
+
+def table_path(protocol: str, dataset: str, trunk: str) -> Path:
+    """Where results that may be ranked together lie, in results and in runs."""
+    return Path(protocol, table_name(dataset, trunk))
+
+
+def find_tables(results: Path) -> list[Path]:
+    """Every folder of results that has records, in the order of the names."""
+    return sorted(path.parent for path in results.glob(f"*/*/{RECORDS}"))
+
+
+def find_records(table: Path) -> list[Path]:
+    """Every file of a table's records, in the order of the names."""
+    return sorted(table.glob(f"{RECORDS}/*/*.json"))
+
+
+def find_configs(runs: Path) -> list[Path]:
+    """The config of every search, in the order of the names."""
+    return sorted(runs.glob(f"*/*/*/{CONFIG}"))
+
+
+def run_name(digest: str, repetition: int) -> str:
+    """What the files of one run begin with, and what a ledger calls it by."""
+    return f"{digest}-{repetition:02d}"
+
+
+def run_of_file(path: Path) -> str:
+    """The run that a file of records belongs to."""
+    return path.name.partition(".")[0]
+
+
+def record_path(table: Path, method: str, digest: str, repetition: int) -> Path:
+    """The test record of one repetition.
+
+    Args:
+        digest: of what all repetitions share.
+    """
+    return table / RECORDS / method / f"{run_name(digest, repetition)}.json"
+
+
+def single_path(record: Path) -> Path:
+    """Beside the record of the fold models: that of the one model of their size together."""
+    return record.with_suffix(".single.json")
+
+
+def metrics_path(record: Path, metrics: Iterable[str]) -> Path:
+    """Beside a test record: more metrics of its run."""
+    return record.with_name(f"{record.stem}.metrics.{'+'.join(sorted(metrics))}.json")
+
+
+def metrics_beside(record: Path) -> set[str]:
+    """The metrics that the files beside a test record hold."""
+    start, end = f"{record.stem}.metrics.", ".json"
+    names = [path.name for path in record.parent.glob(f"{start}*{end}")]
+    return {m for name in names for m in name.removeprefix(start).removesuffix(end).split("+")}
+
+
+def holds_metrics(path: Path) -> bool:
+    """Whether a file of records has more metrics of a run, and is not its test record."""
+    return ".metrics." in path.name
+
+
+def record_lock(search: Path, record: Path, what: str = "") -> Path:
+    """Held by who makes a record, or `what` beside it; in the runs, which are not shared."""
+    return search / f"{'.'.join(filter(None, [record.stem, what]))}.lock"
+
+
+def fold_folder(search: Path, digest: str) -> Path:
+    """What one model leaves behind, by a hash of what defines it."""
+    return search / FOLDS / digest

@@ -1,0 +1,100 @@
+"""How a result came to be: when, by which command, with what code and libraries."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, NotRequired, TypedDict
+
+from msgspec import Meta
+
+from harness.redact import redact
+
+PACKAGES = (
+    *("metric-harness", "torch", "torchvision", "pytorch-metric-learning"),
+    *("optuna", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "pillow", "matplotlib"),
+    "timm",
+)
+
+# UTC in whole seconds, so that the order of the texts is that of the times.
+Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
+
+
+class Provenance(TypedDict):
+    """What every record says of its making.
+
+    Attributes:
+        commit, clean: of the checkout, and whether its code was unchanged; None for an installed
+            package.
+        versions: library -> version.
+    """
+
+    time: Time
+    command: str
+    commit: str | None
+    clean: bool | None
+    python: str
+    versions: dict[str, str]
+    platform: NotRequired[str]
+
+
+def provenance() -> Provenance:
+    """How and with what this process came to its result."""
+    commit, clean = _commit()
+    return {
+        "time": now(),
+        "command": command_line(),
+        "commit": commit,
+        "clean": clean,
+        "python": platform.python_version(),
+        "versions": _versions(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def now() -> Time:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def command_line() -> str:
+    """The command line, without the folder that the program lies in and without passwords."""
+    program = Path(sys.argv[0]).name
+    if program == "__main__.py":  # python -m harness
+        program = "harness"
+    return redact(shlex.join([program, *sys.argv[1:]]))
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _commit() -> tuple[str | None, bool | None]:
+    """Commit of the checkout this code runs from, and whether its code is unchanged."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None, None
+    code = ["harness", "losses", "protocols"]
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit, not _git(root, "status", "--porcelain", "--", *code)
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

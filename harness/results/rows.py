@@ -1,0 +1,105 @@
+"""The records of a table, found, read and grouped into rows: one per method."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from harness.results.layout import find_records
+from harness.results.records import MetricsRecord, RecordError, Scores, TestRecord, read_record
+
+AnyRecord = TestRecord | MetricsRecord
+Row = list[TestRecord]
+
+
+def read_rows(table: Path, problems: list[str]) -> list[Row]:
+    """The records of each row: a method's at the parameters that did best in validation."""
+    records = read_records(table, problems)
+    found = {path: r for path, r in records.items() if isinstance(r, TestRecord)}
+    if not found:
+        return []
+    newest = measured_on(newest_of(found.values()))
+    more = _metrics_by_run(r for r in records.values() if isinstance(r, MetricsRecord))
+    by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
+    first: dict[str, Path] = {}
+    for path, record in found.items():
+        strange = [what for what, value in measured_on(record).items() if value != newest[what]]
+        if strange:
+            problems.append(f"{path}: measured on another {' and '.join(strange)}, left out")
+            continue
+        run = key_of(record)
+        twin = first.setdefault(run, path)
+        if twin != path:
+            problems.append(f"{path}: the same run as {twin}, left out")
+            continue
+        params = json.dumps(record.params, sort_keys=True)
+        by_label[label_of([record])][params].append(_with_metrics(record, more.get(run, {})))
+    return [max(by_params.values(), key=_selection) for by_params in by_label.values()]
+
+
+def read_records(table: Path, problems: list[str]) -> dict[Path, AnyRecord]:
+    """Every record of a table that can be read, by its file; the others are named."""
+    found: dict[Path, AnyRecord] = {}
+    for path in find_records(table):
+        try:
+            found[path] = read_record(path)
+        except RecordError as error:
+            problems.append(str(error))
+    return found
+
+
+def label_of(row: Row) -> str:
+    """What a row is called."""
+    first = row[0]
+    method = first.identity["method"]
+    return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
+
+
+def key_of(record: AnyRecord) -> str:
+    """What two records share if they are of the same run, whatever their files are called."""
+    parts = [record.kind, record.identity, record.params, record.repetition]
+    return json.dumps(parts, sort_keys=True)
+
+
+def run_of(record: TestRecord) -> tuple[int, int]:
+    """What two records share if their random streams are the same: seed and repetition."""
+    return record.identity["seed"], record.repetition
+
+
+def newest_of(records: Iterable[AnyRecord]) -> AnyRecord:
+    """The record that decides which version of data and protocol a table is of."""
+    return max(records, key=lambda record: record.provenance["time"])
+
+
+def measured_on(record: AnyRecord) -> dict[str, str]:
+    """What two records must share to stand in one table, beside the protocol."""
+    return {
+        "version of the trainval images": record.identity["data_fingerprint"],
+        "class split": record.identity["split"],
+        "version of the test images": record.test_fingerprint,
+    }
+
+
+def _metrics_by_run(more: Iterable[MetricsRecord]) -> dict[str, Scores]:
+    """The scores that were measured on demand."""
+    found: dict[str, Scores] = defaultdict(lambda: defaultdict(dict))
+    for record in more:
+        for kind, values in record.scores.items():
+            found[key_of(record)][kind] |= values
+    return found
+
+
+def _with_metrics(record: TestRecord, more: Scores) -> TestRecord:
+    if not more:
+        return record
+    scores = {kind: {**values, **more.get(kind, {})} for kind, values in record.scores.items()}
+    return replace(record, scores=scores)
+
+
+def _selection(row: Row) -> tuple[float, int]:
+    """What makes a set of parameters the method's: validation score, never a test score."""
+    search = row[0].search
+    return search.get("validation", 0.0), search.get("trials", 0)

@@ -1,0 +1,180 @@
+"""The work of a search: trial after trial, by any number of workers, until none is left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from filelock import Timeout
+from optuna.trial import TrialState
+
+from harness.config import RunConfig
+from harness.data.batches import Source
+from harness.data.sources import open_part
+from harness.experiment import Experiment, build_experiment
+from harness.model.build import check_method
+from harness.results.layout import CONFIG
+from harness.results.records import FoldRecord
+from harness.searching.pruning import expected_score, is_hopeless
+from harness.searching.storage import Storage
+from harness.searching.study import Claim, Study, sampler_of, storage_of
+from harness.searching.summary import SearchSummary, summarize
+from harness.system.files import check_writable, write_text
+from harness.system.progress import Listener, TrialEnded, Validated, Waiting, ignore
+from harness.system.workers import WorkerLost, run_workers, worker_count
+from harness.training.fold import run_fold
+from harness.training.trainer import Progress, TrainingFailed
+from harness.training.trial import mean_score, run_trial, units_of
+from harness.training.unit import Unit
+
+logger = logging.getLogger(__name__)
+
+WAIT = 2.0  # seconds between looks at the trials of others
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study and what its trials train on."""
+
+    study: Study
+    trainval: Source
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.study.experiment
+
+    @property
+    def method(self) -> str:
+        return self.experiment.method.name
+
+    def units(self, params: Mapping[str, Any]) -> list[Unit]:
+        return units_of(self.experiment, self.trainval, params)
+
+
+def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
+    """Search every config in turn, with workers that move on together; finished work is kept."""
+    studies = [prepare(config, listener) for config in configs]
+    missing = sum(study.missing() for study in studies)
+    if missing:
+        threads = max(study.experiment.protocol.threads for study in studies)
+        count = worker_count(configs[0], threads, missing)
+        try:
+            run_workers(work, list(configs), configs[0].device, count, threads, listener)
+        except WorkerLost as lost:
+            if any(study.missing() for study in studies):
+                raise
+            logger.warning("%s; the others did its part", str(lost).partition(";")[0])
+    return [summarize(study.optuna) for study in studies]
+
+
+def check(config: RunConfig) -> tuple[Experiment, Storage]:
+    """Everything that can be wrong with a search on whatever machine is found here, at once."""
+    experiment = build_experiment(config)
+    sampler_of(experiment)
+    check_method(experiment)
+    check_writable(experiment.runs)
+    return experiment, storage_of(experiment)
+
+
+def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
+    """Everything that can be wrong with a search here is found here, before any training."""
+    worker_count(config, threads=1, units=1)
+    experiment, storage = check(config)
+    trainval = open_part(experiment, "trainval", listener)
+    study = Study(experiment, trainval.fingerprint, storage)
+    write_text(study.folder / CONFIG, config.to_yaml())
+    return study
+
+
+def work(configs: list[RunConfig], device: str, listener: Listener) -> None:
+    """One worker: trial after trial of every study, until none is left to start or to inherit."""
+    waiting = []
+    for config in configs:
+        experiment = build_experiment(config.updated({"device": device}))
+        trainval = open_part(experiment, "trainval")
+        one = Search(Study(experiment, trainval.fingerprint), trainval)
+        if not _work_on(one, listener):
+            waiting.append(one)
+    while waiting:
+        time.sleep(WAIT)
+        listener(Waiting(method=waiting[0].method))
+        waiting = [one for one in waiting if not _work_on(one, listener)]
+
+
+def _work_on(one: Search, listener: Listener) -> bool:
+    """Run trials while there are any to start, then help; False if others are still at some."""
+    study = one.study
+    with study.storage.joined() as worker:
+        while (claim := study.claim(worker)) is not None:
+            _run(one, claim, listener)
+    others = study.under_way()
+    for params in others:
+        _help(one, params, listener)
+    return not others
+
+
+def _help(one: Search, params: Mapping[str, Any], listener: Listener) -> None:
+    """Train the last folds of another worker's trial, for it to find them done."""
+    if one.experiment.protocol.prune:
+        return  # its last folds may never be needed
+    units = one.units(params)
+    if not any(unit.folder.exists() for unit in units):
+        return  # it works in another directory, and would not find them
+
+    def alive(fold: int, progress: Progress) -> None:
+        listener(Waiting(method=one.method))
+
+    for unit in reversed(units):
+        with suppress(Timeout, TrainingFailed):  # somebody is at it; its own worker will tell
+            run_fold(unit, alive, wait=False)
+
+
+def _run(one: Search, claim: Claim, listener: Listener) -> None:
+    """Run a claimed trial and tell the study how it went."""
+    study, protocol = one.study, one.experiment.protocol
+    started = time.perf_counter()
+
+    def validated(fold: int, progress: Progress) -> None:
+        listener(
+            Validated(
+                method=one.method,
+                unit=claim.index + 1,
+                fold=fold + 1,
+                step=progress.step,
+                max_steps=protocol.max_steps,
+                best=progress.best_score,
+            )
+        )
+
+    def hopeless(folds: list[FoldRecord]) -> bool:
+        scores = [fold.best_score for fold in folds]
+        return protocol.prune and is_hopeless(scores, study.fold_scores())
+
+    def ended(**facts: Any) -> TrialEnded:
+        best = study.best()
+        return TrialEnded(
+            method=one.method,
+            trial=claim.index + 1,
+            trials=study.wanted,
+            seconds=time.perf_counter() - started,
+            best=best.values[0] if best else None,
+            **facts,
+        )
+
+    try:
+        folds = run_trial(one.units(claim.params), validated, hopeless)
+    except TrainingFailed as failure:
+        study.finish(claim, TrialState.FAIL, reason=str(failure))
+        listener(ended(reason=str(failure)))
+        return
+    scores = tuple(fold.best_score for fold in folds)
+    pruned = len(folds) < len(one.experiment.split.folds)
+    score = expected_score(scores, study.fold_scores()) if pruned else mean_score(folds)
+    state = TrialState.PRUNED if pruned else TrialState.COMPLETE
+    seconds = sum(fold.seconds for fold in folds)
+    study.finish(claim, state, score, folds=scores, seconds=seconds)
+    listener(ended(score=score, folds=len(folds), pruned=pruned))

@@ -1,0 +1,146 @@
+"""The unit of work: one configuration, on one fold, at one repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.config import RunConfig
+from harness.data.batches import Source, TrainBatches
+from harness.data.features import Features
+from harness.data.loading import Loader, image_loader, open_loader
+from harness.experiment import Experiment, digest_of
+from harness.metrics import retrieval
+from harness.model.build import attach, build_model
+from harness.model.network import Model
+from harness.results.layout import FOLD_RECORD, WEIGHTS, fold_folder
+from harness.results.records import FoldRecord, Identity
+from harness.training.embed import embed_with
+from harness.training.trainer import Trainer, Validate
+from losses.method import Hook
+from protocols.splits import Fold
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One model to train, or one that was.
+
+    Attributes:
+        trainval: what models see of the classes that are trained and validated on.
+        repetition: 0 in a search, 1 and up for reproductions.
+    """
+
+    experiment: Experiment
+    trainval: Source
+    params: Mapping[str, Any]
+    fold: int
+    repetition: int = 0
+
+    @property
+    def identity(self) -> Identity:
+        """What all units of the experiment measure."""
+        return self.experiment.identity(self.trainval.fingerprint)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Named by a hash of what defines the unit."""
+        parts = {
+            **self.identity,
+            "params": dict(self.params),
+            "fold": self.fold,
+            "repetition": self.repetition,
+        }
+        return fold_folder(self.experiment.runs, digest_of(parts))
+
+    @property
+    def classes(self) -> Fold:
+        return self.experiment.split.folds[self.fold]
+
+    @property
+    def config(self) -> RunConfig:
+        """What repeats this run when it is given back."""
+        changes = {"protocol": self.experiment.protocol.name, "params": dict(self.params)}
+        return self.experiment.config.updated(changes)
+
+    def seed(self, stream: str) -> int:
+        return self.experiment.seed(stream, self.fold, self.repetition)
+
+    def find_record(self) -> FoldRecord | None:
+        """Of the unit, if it is finished."""
+        path = self.folder / FOLD_RECORD
+        return FoldRecord.read(path) if path.exists() else None
+
+    def build_trainer(
+        self,
+        device: torch.device,
+        validate: Validate | None = None,
+        wrap_hook: Callable[[Hook], Hook] = lambda hook: hook,
+    ) -> Trainer:
+        """Everything that trains, from the unit's own seeds.
+
+        Args:
+            validate: instead of the validation classes.
+            wrap_hook: what to put around the method's hook.
+        """
+        experiment = self.experiment
+        protocol, method = experiment.protocol, experiment.method
+        model = self._build_model(self.seed("init"))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed("loss init"))
+            loss = method.make_loss(len(self.classes.train), protocol.embedding_size, self.params)
+        attach(loss, model.head)
+        batches = TrainBatches(
+            source=self.trainval,
+            indices=experiment.by_class(self.trainval.indices, self.classes.train),
+            batch_size=protocol.batch_size,
+            samples_per_class=protocol.samples_per_class or method.samples_per_class,
+            seed=self.seed("sampler"),
+        )
+        return Trainer(
+            model=model,
+            loss=loss,
+            hook=wrap_hook(method.make_hook(self.params)),
+            batches=batches,
+            validate=validate or self._validation(device, batches),
+            protocol=protocol,
+            method=method,
+            params=self.params,
+            loader=open_loader(experiment.config, device, laborious=not protocol.frozen),
+        )
+
+    def load_model(self, device: torch.device) -> Model:
+        """The best model of a finished unit whose weights were kept."""
+        model = self._build_model(seed=0).to(device)
+        model.load_state_dict(torch.load(self.folder / WEIGHTS, map_location=device))
+        return model
+
+    def _build_model(self, seed: int) -> Model:
+        width = self.trainval.width if isinstance(self.trainval, Features) else None
+        return build_model(self.experiment, self.params, seed, width)
+
+    def _validation(self, device: torch.device, batches: TrainBatches) -> Validate:
+        """By retrieval among the images of the validation classes."""
+        experiment, metric = self.experiment, self.experiment.protocol.metric
+        indices = experiment.of_classes(self.trainval.indices, self.classes.val)
+        assert not set(indices) & set(np.concatenate(batches.indices).tolist())
+        labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
+        loader = evaluation_loader(experiment, device)
+
+        def validate(model: Model, step: int) -> float:
+            del step
+            normalizer = experiment.method.normalizer
+            embeddings = embed_with(model, self.trainval, indices, loader, normalizer)
+            return retrieval.evaluate(embeddings, labels, metrics=(metric,)).values[metric]
+
+        return validate
+
+
+def evaluation_loader(experiment: Experiment, device: torch.device) -> Loader:
+    """Of the images of an experiment, or of its features, which need no preparation."""
+    return Loader(device) if experiment.protocol.frozen else image_loader(experiment.config, device)

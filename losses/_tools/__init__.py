@@ -1,0 +1,1 @@
+"""What the loss systems share; nothing in here is a system of its own."""

@@ -1,0 +1,72 @@
+"""The package that pip builds works where there is no checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import harness
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("harness", "losses", "protocols", "results/published")
+FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+
+
+def run(*command: str | Path, cwd: Path, path: Path | None = None) -> str:
+    """What a command prints; nothing of this checkout is on its path."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env |= {"PYTHONPATH": str(path)} if path else {}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package that a copy of the source code is built into."""
+    work = tmp_path_factory.mktemp("wheel")
+    source, target = work / "source", work / "target"
+    for name in SOURCES:
+        shutil.copytree(
+            ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in FILES:
+        shutil.copy(ROOT / name, source / name)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    offline = ("--no-deps", "--no-index")
+    run(*pip, "wheel", *offline, "--no-build-isolation", "-w", work, source, cwd=work)
+    (wheel,) = work.glob("*.whl")
+    assert wheel.name.startswith(f"metric_harness-{harness.__version__}-")
+    run(*pip, "install", *offline, "--target", target, wheel, cwd=work)
+    return target
+
+
+@pytest.mark.slow
+def test_the_papers_numbers_are_there_without_a_checkout(installed: Path, tmp_path: Path) -> None:
+    where = "import harness; print(harness.__file__)"
+    assert str(installed) in run(sys.executable, "-c", where, cwd=tmp_path, path=installed)
+    text = run(sys.executable, "-m", "harness", "tables", "ccp", cwd=tmp_path, path=installed)
+    assert "Deep Metric Learning with Chance Constraints" in text and "MAP@R 512" in text
+    numbers = (ROOT / "results" / "published").glob("*.csv")
+    carried = {path.name: path.read_bytes() for path in installed.glob("**/published/*.csv")}
+    assert carried == {path.name: path.read_bytes() for path in numbers}
+
+
+@pytest.mark.slow
+def test_every_module_is_in_the_package(installed: Path) -> None:
+    modules = [path for name in SOURCES[:3] for path in ROOT.glob(f"{name}/**/*.py")]
+    missing = [path for path in modules if not (installed / path.relative_to(ROOT)).exists()]
+    assert missing == [] and (installed / "harness" / "py.typed").exists()
+
+
+@pytest.mark.slow
+def test_the_version_of_the_package_is_that_of_the_code(installed: Path, tmp_path: Path) -> None:
+    code = "from importlib.metadata import version; print(version('metric-harness'))"
+    assert run(sys.executable, "-c", code, cwd=tmp_path, path=installed) == (
+        f"{harness.__version__}\n"
+    )
