@@ -20,9 +20,8 @@ from pytorch_metric_learning.losses import ContrastiveLoss, ProxyAnchorLoss, Pro
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from losses._tools.ball import BallLpDistance
 from losses._tools.k_center import farthest_points
-from losses.ccp import BASE_PARAMS, AlternatingProjections, CCPLoss, build_base
+from losses.ccp import PAIR_LOSSES, AlternatingProjections, CCPLoss, build_pair_loss
 from losses.hpl import HierarchicalProxyLoss
 from losses.proxygml import ProxyGMLLoss, num_selected
 from losses.proxynca_pp import ProxyNCAPlusPlusLoss
@@ -207,7 +206,7 @@ def ccp(size: Size) -> Iterator[Row]:
     def loss(base: str | ContrastiveLoss) -> nn.Module:
         return CCPLoss(size.num_classes, size.dim, base)
 
-    margins = BASE_PARAMS["c2"]["cub"]
+    margins = PAIR_LOSSES["c2"].published["cub"]
     pml = ContrastiveLoss(**margins, distance=LpDistance(normalize_embeddings=False))
     ours, peer = interleaved(
         size.repeats, forward_backward(loss("c2"), size), forward_backward(loss(pml), size)
@@ -225,7 +224,7 @@ def training_step(
     optimizer = torch.optim.Adam([*trunk.parameters(), *loss.parameters()], lr=1e-5)
     images = torch.randn(size.batch, 3, pixels, pixels)
     labels = torch.arange(size.batch) // 4
-    context = SimpleNamespace(model=trunk, loss=loss)
+    context = SimpleNamespace(model=trunk, loss=loss, step=0)
     if hook is not None:
         # In the first instance there are no reference weights yet.
         hook.instance = 1
@@ -249,7 +248,7 @@ def whole_steps(size: Size, pixels: int, repeats: int) -> Iterator[Row]:
         training_step(
             CCPLoss(size.num_classes, size.dim), size, pixels, hook=AlternatingProjections()
         ),
-        training_step(build_base("c2", distance=BallLpDistance()), size, pixels),
+        training_step(build_pair_loss("c2"), size, pixels),
     )
     yield Row("whole step, ProxyGML / ProxyNCA", gml, nca, 1.35, faster=False)
     yield Row("whole step, CCP over c2 / c2", ccp, base, 1.08, faster=False)

@@ -1,4 +1,7 @@
-"""Time and peak memory of `harness.metrics.retrieval.evaluate` against PML's AccuracyCalculator."""
+"""Time and peak memory of `harness.metrics.retrieval.evaluate` against PML's AccuracyCalculator.
+
+With one thread, which is what every protocol uses, and with two.
+"""
 
 import argparse
 import json
@@ -18,10 +21,16 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from torch import Tensor
 
 from harness.metrics import retrieval
-from harness.system.device import choose_device
+from harness.metrics.names import METRICS
+from harness.system.device import THREAD_VARIABLES, choose_device
 
 CONTENDERS = ("ours", "pml")
-PML_METRICS = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+THREADS = (1, 2)
+PML_NAMES = {
+    "map_at_r": "mean_average_precision_at_r",
+    "r_precision": "r_precision",
+    "p_at_1": "precision_at_1",
+}
 MEBIBYTE = 2**20
 
 
@@ -78,15 +87,16 @@ def make_data(case: Case, folder: Path) -> None:
 
 
 def score_ours(embeddings: Tensor, labels: Tensor) -> list[float]:
-    return list(retrieval.evaluate(embeddings, labels).values.values())
+    values = retrieval.evaluate(embeddings, labels).values
+    return [values[name] for name in METRICS]
 
 
 def score_pml(embeddings: Tensor, labels: Tensor) -> list[float]:
     calculator = AccuracyCalculator(
-        include=PML_METRICS, k="max_bin_count", device=torch.device("cpu")
+        include=tuple(PML_NAMES.values()), k="max_bin_count", device=torch.device("cpu")
     )
     found = calculator.get_accuracy(embeddings, labels)
-    return [found[name] for name in PML_METRICS]
+    return [found[PML_NAMES[name]] for name in METRICS]
 
 
 def memory_bytes(field: str) -> int:
@@ -111,21 +121,20 @@ def measure(score: Callable[[Tensor, Tensor], list[float]], folder: Path) -> Run
     return Run(time.perf_counter() - start, memory_bytes("VmHWM") - before, scores)
 
 
-def run_alone(contender: str, folder: Path) -> Run:
+def run_alone(contender: str, folder: Path, threads: int) -> Run:
     """Measure one contender once, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.retrieval", "--only", contender, str(folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return Run(**json.loads(done.stdout))
 
 
-def compare(case: Case, repeats: int) -> dict[str, Run]:
+def compare(folder: Path, threads: int, repeats: int) -> dict[str, Run]:
     """The best time and the least peak of each contender over interleaved runs."""
-    with tempfile.TemporaryDirectory() as name:
-        make_data(case, Path(name))
-        runs: dict[str, list[Run]] = {contender: [] for contender in CONTENDERS}
-        for _ in range(repeats):
-            for contender in CONTENDERS:
-                runs[contender].append(run_alone(contender, Path(name)))
+    runs: dict[str, list[Run]] = {contender: [] for contender in CONTENDERS}
+    for _ in range(repeats):
+        for contender in CONTENDERS:
+            runs[contender].append(run_alone(contender, folder, threads))
     return {
         contender: Run(
             min(run.seconds for run in found),
@@ -136,15 +145,15 @@ def compare(case: Case, repeats: int) -> dict[str, Run]:
     }
 
 
-def print_row(case: Case, best: dict[str, Run]) -> None:
+def print_row(case: Case, threads: int, best: dict[str, Run]) -> None:
     ours, pml = best["ours"], best["pml"]
     difference = max(abs(a - b) for a, b in zip(ours.scores, pml.scores, strict=True))
     print(
-        f"{case!s:<34}{ours.seconds:>8.2f} s{pml.seconds:>8.2f} s"
+        f"{case!s:<34}{threads:>8}{ours.seconds:>8.2f} s{pml.seconds:>8.2f} s"
         f"{pml.seconds / ours.seconds:>7.1f}x"
         f"{ours.peak_bytes / MEBIBYTE:>9.0f} MiB{pml.peak_bytes / MEBIBYTE:>7.0f} MiB"
         f"{ours.peak_bytes / max(pml.peak_bytes, 1):>7.2f}"
-        f"{ours.scores[2]:>8.3f}{difference:>10.0e}",
+        f"{ours.scores[METRICS.index('map_at_r')]:>8.3f}{difference:>10.0e}",
         flush=True,
     )
 
@@ -164,16 +173,20 @@ def main() -> None:
         score = {"ours": score_ours, "pml": score_pml}[options.only[0]]
         print(json.dumps(vars(measure(score, Path(options.only[1])))))
         return
-    print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    print("self-retrieval, p_at_1 + r_precision + map_at_r; memory is the peak above the inputs")
+    print(f"{os.cpu_count()} cores, torch {torch.__version__}")
+    print(f"self-retrieval, {' + '.join(METRICS)}; memory is the peak above the inputs")
     print(
-        f"{'':<34}{'ours':>10}{'PML':>10}{'faster':>8}"
+        f"{'':<34}{'threads':>8}{'ours':>10}{'PML':>10}{'faster':>8}"
         f"{'ours':>13}{'PML':>11}{'share':>7}{'MAP@R':>8}{'differs':>10}"
     )
     for case in QUICK_CASES if options.quick else CASES:
         # A run of a second is easily disturbed: more of them, for the best to be undisturbed.
         repeats = options.repeats * (3 if case.size < 10_000 else 1)
-        print_row(case, compare(case, 1 if options.quick else repeats))
+        with tempfile.TemporaryDirectory() as folder:
+            make_data(case, Path(folder))
+            for threads in THREADS:
+                best = compare(Path(folder), threads, 1 if options.quick else repeats)
+                print_row(case, threads, best)
 
 
 if __name__ == "__main__":

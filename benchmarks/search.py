@@ -27,7 +27,7 @@ QUICK = "mlrc+max_steps=6+validate_every=3"
 PARTS = {
     "_save": "checkpoints",
     "claim": "choosing trials",
-    "build_trainer": "building models",
+    "build_model": "building models",
     "write": "records",
     "finish": "telling results",
 }
@@ -60,16 +60,16 @@ def search_here(trials: int, protocol: str, runs: str) -> dict[str, float]:
     import harness
     from harness.results.records import FoldRecord
     from harness.searching import loop, study
+    from harness.training import unit
     from harness.training.trainer import Trainer
-    from harness.training.unit import Unit
 
     clock = Clock()
-    clock.watch(loop, "_work_on")
+    clock.watch(loop, "work")
     clock.watch(Trainer, "fit")
     clock.watch(Trainer, "_save")
     clock.watch(study.Study, "claim")
     clock.watch(study.Study, "finish")
-    clock.watch(Unit, "build_trainer")
+    clock.watch(unit, "build_model")
     clock.watch(FoldRecord, "write")
     harness.search(LOSS, trials=trials, protocol=protocol, runs_dir=runs, workers=1, device="cpu")
     return clock.seconds
@@ -107,7 +107,7 @@ def print_ratio(one: float, two: float, quick: bool) -> None:
 
 def print_overhead(seconds: dict[str, float], quick: bool) -> None:
     """Checkpoints are written while a model is fitted, and yet are no training."""
-    wall = seconds["_work_on"]
+    wall = seconds["work"]
     outside = wall - seconds["fit"] + seconds["_save"]
     judged = judge(outside / wall <= SHARE, f"at most {SHARE:.0%}", quick)
     share = f"{outside / wall:.1%} of {wall:.1f} s"

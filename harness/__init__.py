@@ -1,4 +1,13 @@
-"""Fair comparison of deep metric learning losses, in the manner of the reality check."""
+"""Fair comparison of deep metric learning losses, in the manner of the reality check.
+
+`search`, `evaluate`, `train` and `compare` do what the commands `harness search`, `eval`, `train`
+and `compare` do, and return what those print. The first three take by name any setting of
+`harness.config.RunConfig`. Workers are processes of their own: a script calls these functions below
+`if __name__ == "__main__":`.
+
+The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
+`harness.testing` checks a loss, a data set or a protocol of yours.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +41,8 @@ def search(
 ) -> SearchSummary | list[SearchSummary]:
     """Search the hyper-parameters of a loss, or of several one after the other.
 
+    Goes on with a search that is there; finished work is never repeated.
+
     Args:
         loss: name, or path of a Python file.
         settings: those of harness.config.RunConfig.
@@ -54,7 +65,10 @@ def evaluate(
 ) -> list[Leaderboard]:
     """Evaluate finished searches, of some losses or all, and write their tables.
 
+    The best parameters are trained again with new seeds; then the test classes are opened.
+
     Args:
+        loss: name or names; all that were searched if there is none.
         metrics: on demand, as `recall@1,2,4,8` and `nmi`.
         single: one model of the concatenated size, too.
         settings: those of harness.config.RunConfig; `dataset`, `protocol` and `trunk` pick among
@@ -80,6 +94,7 @@ def train(loss: str, *, folds: int | None = None, **settings: Unpack[Settings]) 
     """Train one configuration on the folds, without a search and without the test classes.
 
     Args:
+        loss: name, or path of a Python file.
         folds: only so many of them.
         settings: those of harness.config.RunConfig; `params` replaces published parameters.
 
@@ -103,14 +118,17 @@ def compare(
     Args:
         methods: two or more rows of a table.
         dataset: one or more, each with a table of its own.
+        protocol: whose tables.
         trunk: needed where a data set has tables of several.
+        metric: map_at_r, r_precision or p_at_1.
 
     >>> harness.compare("proxyanchor", "contrastive", dataset="glyphs")[0].concatenated.mean
     """
     from pathlib import Path
 
-    from harness.results.compare import compare, find_table
+    from harness.results.compare import check_several, compare, find_table
 
+    check_several(methods)
     names = [dataset] if isinstance(dataset, str) else dataset
     tables = [find_table(Path(results_dir), protocol, name, trunk) for name in names]
     return compare(tables, methods, metric, [], _full_name)[0]

@@ -32,7 +32,12 @@ class Settings(TypedDict, total=False):
     weights: str
     preset: str
     params: Mapping[str, Any]
+    space: str
     trials: Count
+    trials_per_dimension: Count
+    until_flat: bool
+    max_trials: Annotated[int, Meta(ge=1)]
+    select: Literal["mean", "mean-se"]
     reproductions: Count
     sampler: str
     seed: Count
@@ -65,7 +70,12 @@ class RunConfig:
         weights: of the trunk: empty takes its own, none starts from random ones; or a file.
         preset: whose published parameters are the first trial.
         params: parameters that are fixed instead of searched.
+        space: empty searches the method's own; "paper" the narrower one of its paper.
         trials, reproductions: 0 takes the protocol's.
+        trials_per_dimension: of the space, instead of a number of trials.
+        until_flat: go on while the last fifth of the trials brought something, up to max_trials.
+        select: which trial eval takes: the best "mean" over the folds, or "mean-se", the mean less
+            its standard error.
         sampler: empty takes the method's: gp, tpe, random or grid.
         seed: of the study and of every run in it.
         workers: processes; 0 is one per GPU, or one per core on a CPU.
@@ -85,7 +95,12 @@ class RunConfig:
     weights: str = ""
     preset: str = "mlrc"
     params: Mapping[str, Any] = field(default_factory=dict)
+    space: str = ""
     trials: int = 0
+    trials_per_dimension: int = 0
+    until_flat: bool = False
+    max_trials: int = 200
+    select: Literal["mean", "mean-se"] = "mean"
     reproductions: int = 0
     sampler: str = ""
     seed: int = 0

@@ -19,6 +19,7 @@ import numpy as np
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError, refusing, unknown
+from harness.metrics.names import check_selection_metric
 from harness.results.layout import dataset_label, table_path
 from harness.results.records import Identity
 from harness.system.seeds import derive_seed
@@ -156,7 +157,9 @@ class Experiment(Benchmark):
 
     @property
     def trials(self) -> int:
-        return self.config.trials or self.protocol.trials
+        """Trials that were asked for, or those of the protocol."""
+        per_dimension = self.config.trials_per_dimension * len(self.space)
+        return self.config.trials or per_dimension or self.protocol.trials
 
     @cached_property
     def space(self) -> Space:
@@ -192,6 +195,7 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
     if listing.missing and not config.allow_missing:
         raise HarnessError(_missing_message(config.dataset, listing))
     protocol = _settled(config, dataset, listing, changes or {})
+    check_selection_metric(protocol.metric)
     with refusing():
         split = split_classes(listing.num_classes, protocol.folds, listing.given_trainval)
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
@@ -214,7 +218,9 @@ def _under_its_old_name(benchmark: Benchmark) -> Benchmark:
     """In-Shop's folds were balanced before the name said so; searches of that time go on."""
     name = benchmark.protocol.name.replace("+folds=balanced", "")
     old = replace(benchmark, protocol=replace(benchmark.protocol, name=name))
-    return old if (Path(benchmark.config.runs_dir) / old.table).exists() else benchmark
+    known = registry.load_protocol(name, benchmark.dataset).folds == "mlrc"  # others kept theirs
+    there = (Path(benchmark.config.runs_dir) / old.table).exists()
+    return old if known and there else benchmark
 
 
 def _settled(
@@ -234,6 +240,8 @@ def build_experiment(config: RunConfig) -> Experiment:
     method = registry.load_method(config.loss)
     dataset, _ = registry.load_dataset(config.dataset)
     with refusing():
+        if config.space:
+            method = method.with_space(config.space)
         changes = method.preset(config.preset, dataset.name).protocol
     benchmark = build_benchmark(config, changes)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}

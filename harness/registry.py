@@ -68,7 +68,7 @@ def items(kind: str) -> dict[str, Any]:
         for name in (item.name, *getattr(item, "aliases", ())):
             if name in found:
                 raise HarnessError(
-                    f"two {kind}s are named '{name}': in {found[name][0]} and in {place}; "
+                    f"there are two of {kind} '{name}': in {found[name][0]} and in {place}; "
                     "rename one"
                 )
             found[name] = place, item
@@ -185,7 +185,7 @@ def _method_of_file(path: Path) -> Method:
     """The method in a user's file: METHODS with one entry, or one PML loss class and SPACE."""
     if not path.is_file():
         raise HarnessError(f"no file at {path}; --loss takes a name or a Python file")
-    module = _import_file(path)
+    module = import_file(path)
     methods = getattr(module, "METHODS", None)
     if methods is not None and len(methods) != 1:
         raise HarnessError(
@@ -197,7 +197,8 @@ def _method_of_file(path: Path) -> Method:
     return replace(method, name=f"{method.name}@{digest}")
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """The module in a user's file, which need not be on the path."""
     name = f"harness_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

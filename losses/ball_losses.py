@@ -4,42 +4,28 @@ from __future__ import annotations
 
 from functools import partial
 
-from optuna.distributions import FloatDistribution
 from pytorch_metric_learning.losses import BaseMetricLossFunction
 
-from losses._tools.ball import BallDotProductSimilarity, BallLpDistance
-from losses.ccp import BASE_PARAMS, CCP_PROTOCOL, base_types, build_base
-from losses.method import Method, Preset, Space
-
-DISTANCES = {"c1": BallDotProductSimilarity, "c2": BallLpDistance}
-
-SPACES: dict[str, Space] = {
-    "c1": {"margin": FloatDistribution(0.0, 1.0)},
-    # The reality check's bounds for its contrastive loss.
-    "c2": {"pos_margin": FloatDistribution(-0.2, 2.0), "neg_margin": FloatDistribution(-0.2, 2.0)},
-}
+from losses.ccp import CCP_PROTOCOL, PAIR_LOSSES, build_pair_loss
+from losses.method import Method, Preset
 
 
 def build_loss(
     num_classes: int, embedding_size: int, *, pair_loss: str, **params: float
 ) -> BaseMetricLossFunction:
     del num_classes, embedding_size
-    return build_base(pair_loss, params, DISTANCES[pair_loss]())
+    return build_pair_loss(pair_loss, params)
 
 
-def space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
-    del dataset, num_classes
-    return SPACES[pair_loss]
-
-
-def _method(name: str, paper: str, pair_loss: str) -> Method:
-    published = BASE_PARAMS[pair_loss].items()
+def _method(pair_loss: str, paper: str) -> Method:
+    chosen = PAIR_LOSSES[pair_loss]
+    published = chosen.published.items()
     return Method(
-        name=name,
+        name=chosen.alone,
         paper=paper,
         build_loss=partial(build_loss, pair_loss=pair_loss),
-        loss_params=base_types(pair_loss),
-        space=partial(space, pair_loss=pair_loss),
+        loss_params=chosen.types,
+        space=chosen.space,
         presets={
             "mlrc": {dataset: Preset(params) for dataset, params in published},
             "paper": {dataset: Preset(params, CCP_PROTOCOL) for dataset, params in published},
@@ -49,14 +35,8 @@ def _method(name: str, paper: str, pair_loss: str) -> Method:
 
 
 METHODS = (
-    _method(
-        "c1",
-        "Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020 (its contrastive loss)",
-        "c1",
-    ),
-    _method(
-        "c2",
-        "Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006",
-        "c2",
-    ),
+    _method("c1", "Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020 (its loss)"),
+    _method("c2", "Hadsell, Chopra, LeCun, CVPR 2006, as the CCP paper has it"),
+    _method("ms", "Wang et al., CVPR 2019, as the CCP paper has it"),
+    _method("triplet", "Weinberger, Saul, JMLR 2009, as the CCP paper has it"),
 )

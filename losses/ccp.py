@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from optuna.distributions import FloatDistribution, IntDistribution
-from pytorch_metric_learning.distances import BaseDistance, DotProductSimilarity, LpDistance
+from pytorch_metric_learning.distances import BaseDistance
 from pytorch_metric_learning.losses import (
     BaseMetricLossFunction,
     MultiSimilarityLoss,
@@ -20,17 +21,22 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.ball import ball_normalize
+from losses._tools.ball import BallDotProductSimilarity, BallLpDistance, ball_normalize
 from losses._tools.c1 import C1Loss
 from losses._tools.checks import check_base_params, check_choice, check_not_negative, check_positive
 from losses._tools.k_center import farthest_points
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import reduced
+from losses.baselines import BY_NAME, by_dataset
 from losses.method import (
+    LOSS_LR,
     STANDS_FOR,
+    Base,
     Hook,
     HookContext,
     Method,
+    NamedSpace,
+    Params,
     ParamTypes,
     Preset,
     Space,
@@ -39,53 +45,91 @@ from losses.method import (
 
 logger = logging.getLogger(__name__)
 
-# The base loss and the distance it is taken on; CCPLoss does the normalising.
-BASES: Mapping[str, tuple[Callable[..., BaseMetricLossFunction], Callable[..., BaseDistance]]] = {
-    "c1": (C1Loss, DotProductSimilarity),
-    "c2": (AllPairsContrastiveLoss, LpDistance),
-    "ms": (MultiSimilarityLoss, DotProductSimilarity),
-    "triplet": (TripletMarginLoss, LpDistance),
+
+@dataclass(frozen=True)
+class PairLoss:
+    """A loss that CCP, or a memory, can be built on.
+
+    Attributes:
+        alone: the method that is this loss alone.
+        distance: of ball-normalised vectors.
+        space: what the loss searches where it is alone.
+        published: data set -> the parameters that the CCP paper gives it.
+    """
+
+    alone: str
+    loss: Callable[..., BaseMetricLossFunction]
+    distance: Callable[..., BaseDistance]
+    space: Callable[[str, int], Space]
+    published: Mapping[str, Mapping[str, float]]
+
+    @property
+    def types(self) -> ParamTypes:
+        """Of its parameters, all real numbers."""
+        return dict.fromkeys(self.published["cub"], float)
+
+
+def _c1_space(dataset: str, num_classes: int) -> Space:
+    del dataset, num_classes
+    return {"margin": FloatDistribution(0.0, 1.0)}
+
+
+# Published are the reality check's optima, rounded; spaces are the reality check's, too, but C1's.
+PAIR_LOSSES = {
+    "c1": PairLoss(
+        alone="c1",
+        loss=C1Loss,
+        distance=BallDotProductSimilarity,
+        space=_c1_space,
+        published=by_dataset(margin=(0.5, 0.5, 0.5, 0.5)),
+    ),
+    "c2": PairLoss(
+        alone="c2",
+        loss=AllPairsContrastiveLoss,
+        distance=BallLpDistance,
+        space=BY_NAME["contrastive"].space,
+        # The paper changes CUB's pos_margin from -0.2 to 0 and gives SOP's values to In-Shop.
+        published=by_dataset(
+            pos_margin=(0.0, 0.2652, 0.2858, 0.2858), neg_margin=(0.3841, 0.5409, 0.5130, 0.5130)
+        ),
+    ),
+    "ms": PairLoss(
+        alone="ms-ball",
+        loss=MultiSimilarityLoss,
+        distance=BallDotProductSimilarity,
+        space=BY_NAME["ms"].space,
+        # In-Shop's are the reality check's optima for SOP, as the paper has it.
+        published=by_dataset(
+            alpha=(2.0, 14.35, 2.0, 8.49),
+            beta=(40.0, 75.83, 40.0, 57.38),
+            base=(0.5, 0.66, 0.5, 0.41),
+        ),
+    ),
+    "triplet": PairLoss(
+        alone="triplet-ball",
+        loss=TripletMarginLoss,
+        distance=BallLpDistance,
+        space=BY_NAME["triplet"].space,
+        published=by_dataset(margin=(0.0961, 0.1190, 0.0451, 0.0451)),
+    ),
 }
 
-# By data set; what the paper took from the reality check's optima, rounded as it prints them.
-BASE_PARAMS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
-    "c1": {dataset: {"margin": 0.5} for dataset in ("cub", "cars", "sop", "inshop")},
-    # It changes CUB's pos_margin from -0.2 to 0 and gives SOP's values to In-Shop.
-    "c2": {
-        "cub": {"pos_margin": 0.0, "neg_margin": 0.3841},
-        "cars": {"pos_margin": 0.2652, "neg_margin": 0.5409},
-        "sop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
-        "inshop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
-    },
-    # In-Shop's are the reality check's optima for SOP, as the paper has it.
-    "ms": {
-        "cub": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
-        "cars": {"alpha": 14.35, "beta": 75.83, "base": 0.66},
-        "sop": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
-        "inshop": {"alpha": 8.49, "beta": 57.38, "base": 0.41},
-    },
-    "triplet": {
-        "cub": {"margin": 0.0961},
-        "cars": {"margin": 0.1190},
-        "sop": {"margin": 0.0451},
-        "inshop": {"margin": 0.0451},
-    },
-}
 
-
-def build_base(
-    base: str, base_params: Mapping[str, float] | None = None, distance: BaseDistance | None = None
+def build_pair_loss(
+    name: str,
+    params: Mapping[str, float] | None = None,
+    distance: BaseDistance | None = None,
+    normalize: bool = True,
 ) -> BaseMetricLossFunction:
-    """A base loss by name; parameters that are not given are those for CUB."""
-    if base not in BASES:
-        raise ValueError(f"base must be one of {', '.join(BASES)} or a PML loss, got {base!r}")
-    loss, default_distance = BASES[base]
-    defaults = BASE_PARAMS[base]["cub"]
-    given = base_params or {}
-    check_base_params(base, given, defaults)
-    if distance is None:
-        distance = default_distance(normalize_embeddings=False)
-    return loss(**{**defaults, **given}, distance=distance)
+    """A pair loss by name, by default on the ball; parameters not given are those for CUB."""
+    if name not in PAIR_LOSSES:
+        known = ", ".join(PAIR_LOSSES)
+        raise ValueError(f"base must be one of {known} or a PML loss, got {name!r}")
+    chosen = PAIR_LOSSES[name]
+    defaults = chosen.published["cub"]
+    check_base_params(name, params or {}, defaults)
+    distance = distance or chosen.distance(normalize_embeddings=normalize)
+    return chosen.loss(**{**defaults, **(params or {})}, distance=distance)
 
 
 class CCPLoss(ProxyLoss):
@@ -98,13 +142,17 @@ class CCPLoss(ProxyLoss):
     Args:
         base: "c1", "c2", "ms", "triplet", or any PML loss that takes `ref_emb`. What its
             distance normalises comes on top of the ball.
-        batch_loss_weight: weight of the term within the batch, which only the authors' code
-            has; 0 is the paper.
+        batch_share: s in (1 - s) times the loss against the proxies plus s times the loss within
+            the batch. 0 is the paper, 1/11 the authors' code but for a factor of 10/11 on the
+            whole, 1 the base loss alone.
+        batch_loss_weight: w in the first plus w times the second, as the authors' code has it;
+            in place of a share, and 0.1 if there is none.
         base_params: of a base given by name: its margins; alpha, beta and base for "ms".
         distance: of a base given by name, where it is not the usual one.
     """
 
     proxy_labels: Tensor
+    base_alone: Tensor
 
     def __init__(
         self,
@@ -112,15 +160,17 @@ class CCPLoss(ProxyLoss):
         embedding_size: int,
         base: str | BaseMetricLossFunction = "c2",
         proxies_per_class: int = 8,
-        batch_loss_weight: float = 0.1,
+        batch_loss_weight: float | None = None,
         base_params: Mapping[str, float] | None = None,
         distance: BaseDistance | None = None,
+        batch_share: float | None = None,
         **kwargs: Any,
     ) -> None:
         check_positive(proxies_per_class=proxies_per_class)
-        check_not_negative(batch_loss_weight=batch_loss_weight)
+        proxy_weight, batch_weight = term_weights(batch_loss_weight, batch_share)
         if isinstance(base, str):
-            base = build_base(base, base_params, distance)
+            # Vectors are normalised before it sees them.
+            base = build_pair_loss(base, base_params, distance, normalize=False)
         elif base_params is not None or distance is not None:
             raise ValueError("base_params and distance belong to a base given by name")
         super().__init__(
@@ -132,26 +182,34 @@ class CCPLoss(ProxyLoss):
         )
         self.base = base
         self.proxies_per_class = proxies_per_class
-        self.batch_loss_weight = batch_loss_weight
+        self.proxy_weight = proxy_weight
+        self.batch_weight = batch_weight
         labels = torch.arange(num_classes).repeat(proxies_per_class)
         self.register_buffer("proxy_labels", labels, persistent=False)
-        self.record("proxies_per_class", "batch_loss_weight")
+        # Until there are embeddings to pick proxies from, the base loss trains alone.
+        self.register_buffer("base_alone", torch.tensor(False))
+        self.record("proxies_per_class", "proxy_weight", "batch_weight")
 
     def batch_losses(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
     ) -> LossDict:
+        base, weights = self.base, (self.proxy_weight, self.batch_weight)
+        if self.base_alone:
+            weights = (0.0, 1.0)
+        if weights[0] == 0:
+            loss = weights[1] * base(ball_normalize(embeddings), labels, indices_tuple)
+            return {"loss": reduced(loss)}
         proxies, proxy_labels = self.proxies.to(embeddings), self.proxy_labels.to(labels.device)
-        base, weight = self.base, self.batch_loss_weight
         if isinstance(base, AllPairsContrastiveLoss) and base.as_it_comes(indices_tuple):
             vectors = ball_normalize(torch.cat([proxies, embeddings]))
             all_labels = torch.cat([proxy_labels, labels])
-            loss = base.with_references(vectors, all_labels, len(proxies), weight)
+            loss = base.with_references(vectors, all_labels, len(proxies), weights)
         else:
             proxies, anchors = ball_normalize(proxies), ball_normalize(embeddings)
             triplets = self._proxy_triplets(labels, proxy_labels)
-            loss = base(anchors, labels, triplets, proxies, proxy_labels)
-            if weight > 0:
-                loss = loss + weight * base(anchors, labels, indices_tuple)
+            loss = weights[0] * base(anchors, labels, triplets, proxies, proxy_labels)
+            if weights[1] > 0:
+                loss = loss + weights[1] * base(anchors, labels, indices_tuple)
         return {"loss": reduced(loss)}
 
     def _proxy_triplets(
@@ -200,6 +258,27 @@ class CCPLoss(ProxyLoss):
     def get_default_weight_init_func(self) -> c_f.TorchInitWrapper:
         return c_f.TorchInitWrapper(torch.nn.init.kaiming_normal_)
 
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A state of before there was a start had its proxies from the first step on.
+        state.setdefault(f"{prefix}base_alone", torch.tensor(False))
+        super()._load_from_state_dict(state, prefix, *args)
+
+
+def term_weights(batch_loss_weight: float | None, batch_share: float | None) -> tuple[float, float]:
+    """What the loss against the proxies counts for, and that within the batch."""
+    if batch_share is None:
+        weight = 0.1 if batch_loss_weight is None else batch_loss_weight
+        check_not_negative(batch_loss_weight=weight)
+        return 1.0, weight
+    if batch_loss_weight is not None:
+        raise ValueError(
+            "batch_share and batch_loss_weight say the same in two ways: give one of them, got "
+            f"{batch_share} and {batch_loss_weight}"
+        )
+    if not 0 <= batch_share <= 1:
+        raise ValueError(f"batch_share must lie between 0 and 1, got {batch_share}")
+    return 1 - batch_share, batch_share
+
 
 class AlternatingProjections(Hook):
     """CCP's sequence of proxy problems.
@@ -210,7 +289,11 @@ class AlternatingProjections(Hook):
     (weight / 2) |weights - best weights of the last instance|^2 added to the objective. The
     first instance has no such term.
 
+    Proxies are picked from embeddings, and a network with random weights has none to speak of:
+    its first `start` steps train the base loss alone, and the first instance begins after them.
+
     Args:
+        start: steps of the base loss alone.
         pool_size: images per class to pick proxies from. If it is smaller than the number of
             proxies, that many images per proxy; if it is 1, the drawn images are the proxies.
         reference_weight: of the pull towards the last instance's best weights.
@@ -227,9 +310,10 @@ class AlternatingProjections(Hook):
         patience: int = 3,
         min_improvement: float = 1e-5,
         monitor: str = "score",
+        start: int = 0,
     ) -> None:
         check_positive(pool_size=pool_size, decay=decay, patience=patience)
-        check_not_negative(reference_weight=reference_weight)
+        check_not_negative(reference_weight=reference_weight, start=start)
         check_choice("monitor", monitor, ("score", "loss"))
         self.pool_size = pool_size
         self.reference_weight = reference_weight
@@ -237,6 +321,7 @@ class AlternatingProjections(Hook):
         self.patience = patience
         self.min_improvement = min_improvement
         self.monitor = monitor
+        self.start = start
         self.instance = 0
         self.best = -math.inf
         self.wait = 0
@@ -253,10 +338,16 @@ class AlternatingProjections(Hook):
         return self.reference_weight * self.decay**self.instance
 
     def on_train_begin(self, context: HookContext) -> None:
-        self._renew_proxies(context)
+        if self.start == 0:
+            self._renew_proxies(context)
+        else:
+            _ccp_loss(context).base_alone.fill_(True)
 
     @torch.no_grad()
     def after_backward(self, context: HookContext) -> None:
+        if context.step == self.start - 1:  # the last step of the base alone
+            self._renew_proxies(context)
+            _ccp_loss(context).base_alone.fill_(False)
         weight = self.current_weight
         if weight == 0:
             return
@@ -273,6 +364,8 @@ class AlternatingProjections(Hook):
         return self.reference[name]
 
     def on_validation_end(self, context: HookContext, score: float) -> None:
+        if self.start > 0 and context.step <= self.start:
+            return  # of the base's weights
         value = score if self.monitor == "score" else -context.train_loss
         if value > self.best + self.min_improvement:
             self.best = value
@@ -307,7 +400,7 @@ class AlternatingProjections(Hook):
         loss.set_proxies(farthest_points(pool, centres))
 
     def facts(self) -> dict[str, Any]:
-        return {"instances": self.instance + 1}
+        return {"instances": self.instance + 1, **({"start": self.start} if self.start else {})}
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._STATE}
@@ -337,7 +430,8 @@ def build_loss(
     *,
     pair_loss: str,
     proxies_per_class: int = 8,
-    batch_loss_weight: float = 0.1,
+    batch_share: float | None = None,
+    batch_loss_weight: float | None = None,
     **base_params: float,
 ) -> CCPLoss:
     return CCPLoss(
@@ -347,6 +441,7 @@ def build_loss(
         proxies_per_class=proxies_per_class,
         batch_loss_weight=batch_loss_weight,
         base_params=base_params,
+        batch_share=batch_share,
     )
 
 
@@ -356,23 +451,45 @@ def build_hook(
     reference_weight: float = 2e-4,
     pool_ratio: float = 1.5,
     pool_size: int | None = None,
+    decay: float = 1.0,
+    patience: int = 3,
+    min_improvement: float = 1e-5,
     monitor: str = "score",
+    start: int = 0,
 ) -> AlternatingProjections:
     """The hook; the pool holds pool_ratio images for each proxy, or pool_size for all."""
     check_positive(pool_ratio=pool_ratio)
     if pool_size is None:
         pool_size = max(1, round(pool_ratio * proxies_per_class))
-    return AlternatingProjections(pool_size, reference_weight, monitor=monitor)
+    return AlternatingProjections(
+        pool_size, reference_weight, decay, patience, min_improvement, monitor, start
+    )
 
 
-def space(dataset: str, num_classes: int) -> Space:
-    """Margins are not searched: the paper keeps each base loss's published ones."""
+def paper_space(dataset: str, num_classes: int) -> Space:
+    """The paper keeps each base loss's published parameters, and its own batch term."""
     del num_classes
     many_classes = STANDS_FOR.get(dataset, dataset) == "sop"
     return {
         "reference_weight": FloatDistribution(1e-5, 1e-1, log=True),
+        # From a single proxy, which was best on glyphs, there is no way down.
         "proxies_per_class": IntDistribution(1, 4 if many_classes else 12),
         "pool_ratio": FloatDistribution(1.0, 2.0),
+    }
+
+
+def space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
+    """All that the base loss searches, the paper's but for the pool, and what the two share.
+
+    The ratio of the pool hardly mattered in our searches.
+    """
+    own = dict(paper_space(dataset, num_classes))
+    del own["pool_ratio"]
+    return {
+        **PAIR_LOSSES[pair_loss].space(dataset, num_classes),
+        **own,
+        "batch_share": FloatDistribution(0.0, 1.0),
+        "loss_lr": LOSS_LR,
     }
 
 
@@ -390,60 +507,56 @@ CCP_PROTOCOL: Mapping[str, Any] = {
     "clip_value": 10.0,
 }
 
-
-def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:
-    params = {
-        dataset: {
-            "reference_weight": 2e-4,
-            **_PROXIES_AND_POOL[dataset],
-            "batch_loss_weight": 0.1,
-            **base_params,
-        }
-        for dataset, base_params in BASE_PARAMS[pair_loss].items()
-    }
-    mlrc = {dataset: Preset(values) for dataset, values in params.items()}
-    # Our choice: an untrained network has no embeddings yet that proxies could be picked from,
-    # so the batch must teach it as much as they do, and fewer of them leave less to outgrow.
-    mlrc["glyphs"] = Preset({**params["cub"], "proxies_per_class": 2, "batch_loss_weight": 1.0})
-    return {
-        "mlrc": mlrc,
-        # The term within the batch is in the authors' code only.
-        "paper": {
-            dataset: Preset({**values, "batch_loss_weight": 0.0}, CCP_PROTOCOL)
-            for dataset, values in params.items()
-        },
-        "official": {dataset: Preset(values, CCP_PROTOCOL) for dataset, values in params.items()},
-    }
-
-
 # Pools of 12 images for 8 proxies, 7 for 4.
-_PROXIES_AND_POOL: Mapping[str, Mapping[str, float]] = {
-    "cub": {"proxies_per_class": 8, "pool_ratio": 1.5},
-    "cars": {"proxies_per_class": 8, "pool_ratio": 1.5},
-    "sop": {"proxies_per_class": 4, "pool_ratio": 1.75},
-    "inshop": {"proxies_per_class": 4, "pool_ratio": 1.75},
-}
+_PROXIES_AND_POOL = by_dataset(proxies_per_class=(8, 8, 4, 4), pool_ratio=(1.5, 1.5, 1.75, 1.75))
 
 
-def base_types(pair_loss: str) -> ParamTypes:
-    """The parameters of a base loss, all of them real numbers."""
-    return dict.fromkeys(BASE_PARAMS[pair_loss]["cub"], float)
+def _presets(pair_loss: str, authors: Params, paper: Params) -> dict[str, dict[str, Preset]]:
+    """Presets that differ in how the batch counts: as in the authors' code, and in the paper."""
+
+    def published(batch_term: Params, protocol: Mapping[str, Any]) -> dict[str, Preset]:
+        return {
+            dataset: Preset(
+                {
+                    "reference_weight": 2e-4,
+                    **_PROXIES_AND_POOL[dataset],
+                    **batch_term,
+                    **base_params,
+                },
+                protocol,
+            )
+            for dataset, base_params in PAIR_LOSSES[pair_loss].published.items()
+        }
+
+    return {
+        "mlrc": published(authors, {}),
+        "paper": published(paper, CCP_PROTOCOL),
+        "official": published(authors, CCP_PROTOCOL),
+    }
+
+
+# The paper's proxies have the network's learning rate.
+_PROXY_LR = {"loss_lr": CCP_PROTOCOL["lr"]}
 
 
 def _method(pair_loss: str, aliases: tuple[str, ...] = ()) -> Method:
+    base = PAIR_LOSSES[pair_loss]
     build = partial(build_loss, pair_loss=pair_loss)
+    as_published = _presets(pair_loss, {"batch_loss_weight": 0.1}, {"batch_loss_weight": 0.0})
     return Method(
         name=f"ccp-{pair_loss}",
         paper="Gürbüz et al., Deep Metric Learning with Chance Constraints, WACV 2024",
         build_loss=build,
-        loss_params=declared_params(build, base_types(pair_loss)),
+        loss_params=declared_params(build, base.types),
         build_hook=build_hook,
-        space=space,
-        presets=_presets(pair_loss),
+        space=partial(space, pair_loss=pair_loss),
+        presets=_presets(
+            pair_loss, {"batch_share": 1 / 11, **_PROXY_LR}, {"batch_share": 0.0, **_PROXY_LR}
+        ),
         normalizer="ball",
-        # An instance ends after 3 fruitless validations: training must outlast several.
-        patience=20,
         aliases=aliases,
+        base=Base(base.alone, corner={"batch_share": 1.0, "reference_weight": 1e-5}),
+        spaces={"paper": NamedSpace(paper_space, as_published)},
     )
 
 

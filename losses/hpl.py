@@ -3,12 +3,13 @@ Learning", WACV 2022)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution, IntDistribution
 from pytorch_metric_learning.reducers import BaseReducer, DivisorReducer, MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
@@ -26,7 +27,8 @@ from losses._tools.kmeans import cluster_means, seed_centroids, spherical_kmeans
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements
 from losses._tools.nca import check_denominator, nca_losses
-from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space
+from losses.baselines import BY_NAME
+from losses.method import LOSS_LR, STANDS_FOR, Base, Method, NamedSpace, Preset, Space
 
 COARSE_MODES = ("kmeans", "kmeans+grad", "mean")
 # Proxy Anchor's as in its paper; the NCA's is ProxyNCA++'s 1/T, for want of one in HPL's.
@@ -342,60 +344,58 @@ build_nca = partial(build_loss, base="nca", margin_fine=0.0, margin_coarse=0.0)
 build_anchor = partial(build_loss, base="anchor", denominator="all")
 
 
-def _hierarchy_space(dataset: str, num_classes: int) -> dict[str, BaseDistribution]:
+# The base's method, and what its parameters are called here.
+ALONE = {
+    "nca": Base("proxynca", renamed={"softmax_scale": "scale_fine"}),
+    "anchor": Base("proxyanchor", renamed={"alpha": "scale_fine", "margin": "margin_fine"}),
+}
+
+# What the paper searches at each level.
+LEVEL_RANGES = {
+    "nca": {"scale": FloatDistribution(1.0, 64.0, log=True)},
+    "anchor": {
+        "scale": FloatDistribution(8.0, 128.0, log=True),
+        "margin": FloatDistribution(0.0, 0.5),
+    },
+}
+
+
+def _num_coarse(dataset: str, num_classes: int) -> IntDistribution:
     if STANDS_FOR.get(dataset, dataset) == "sop":
-        num_coarse = IntDistribution(12, 1000, log=True)
-    else:
-        # 10, the published number, is within the bounds whatever the number of classes.
-        num_coarse = IntDistribution(2, max(num_classes // 2, 10), log=True)
+        return IntDistribution(12, 1000, log=True)
+    # Half of the classes was best on glyphs, but with more than that most clusters would be
+    # single classes: no hierarchy. 10, the published number, is within the bounds whatever the
+    # number of classes.
+    return IntDistribution(2, max(num_classes // 2, 10), log=True)
+
+
+def space(dataset: str, num_classes: int, *, base: str) -> Space:
+    """All that the base loss searches, the number of clusters and what they count for.
+
+    The levels share scale and margin, as in the paper's first protocol. How often clusters are
+    found hardly mattered in our searches.
+    """
+    alone = ALONE[base]
+    searched = BY_NAME[alone.name].space(dataset, num_classes)
     return {
-        "num_coarse": num_coarse,
+        **{alone.renamed.get(name, name): bounds for name, bounds in searched.items()},
+        "num_coarse": _num_coarse(dataset, num_classes),
+        "coarse_weight": FloatDistribution(1e-3, 1.0, log=True),
+    }
+
+
+def paper_space(dataset: str, num_classes: int, *, base: str) -> Space:
+    """As in the paper's second protocol, with scale and margin for each level."""
+    return {
+        "num_coarse": _num_coarse(dataset, num_classes),
         "update_every": IntDistribution(5, 200, log=True),
         "loss_lr": LOSS_LR,
+        **_at_levels(LEVEL_RANGES[base], ("fine", "coarse")),
     }
 
 
-def nca_space(dataset: str, num_classes: int) -> Space:
-    scale = FloatDistribution(1.0, 64.0, log=True)
-    return {
-        **_hierarchy_space(dataset, num_classes),
-        "scale_fine": scale,
-        "scale_coarse": scale,
-    }
-
-
-def anchor_space(dataset: str, num_classes: int) -> Space:
-    scale = FloatDistribution(8.0, 128.0, log=True)
-    margin = FloatDistribution(0.0, 0.5)
-    return {
-        **_hierarchy_space(dataset, num_classes),
-        "scale_fine": scale,
-        "scale_coarse": scale,
-        "margin_fine": margin,
-        "margin_coarse": margin,
-    }
-
-
-def _nca_params(num_coarse: int, scale: float, loss_lr: float) -> dict[str, Any]:
-    return {
-        "num_coarse": num_coarse,
-        "update_every": 20,
-        "loss_lr": loss_lr,
-        "scale_fine": scale,
-        "scale_coarse": scale,
-    }
-
-
-def _anchor_params(num_coarse: int, loss_lr: float) -> dict[str, Any]:
-    return {
-        "num_coarse": num_coarse,
-        "update_every": 20,
-        "loss_lr": loss_lr,
-        "scale_fine": 32.0,
-        "scale_coarse": 32.0,
-        "margin_fine": 0.1,
-        "margin_coarse": 0.1,
-    }
+def _at_levels(values: Mapping[str, Any], levels: Sequence[str]) -> dict[str, Any]:
+    return {f"{name}_{level}": value for name, value in values.items() for level in levels}
 
 
 # Proxies where the paper gives their number; for CUB it does not, and Cars' stands in.
@@ -409,45 +409,62 @@ PAPER_PROTOCOL = {
     "embedding_size": 512,
 }
 
-# Scale and learning rate as the reality check found them best for ProxyNCA.
-NCA_MLRC = {
-    "cub": Preset(_nca_params(10, 13.98, 6.0e-3)),
-    "cars": Preset(_nca_params(10, 7.97, 4.4e-3)),
-    "sop": Preset(_nca_params(500, 10.73, 5.3e-4)),
+# Data set -> values of a level, and the proxies' learning rate. The NCA's are the reality check's
+# optima for ProxyNCA. The paper has no rate; a hundred times the network's is Proxy Anchor's.
+MLRC = {
+    "nca": {
+        "cub": ({"scale": 13.98}, 6.0e-3),
+        "cars": ({"scale": 7.97}, 4.4e-3),
+        "sop": ({"scale": 10.73}, 5.3e-4),
+    },
+    "anchor": dict.fromkeys(("cub", "cars", "sop"), ({"scale": 32.0, "margin": 0.1}, 1e-2)),
 }
-# The proxies' learning rate is not in the paper; a hundred times the network's is what Proxy
-# Anchor uses. The NCA's scale is not there either.
-ANCHOR_MLRC = {
-    dataset: Preset(_anchor_params(NUM_COARSE[dataset], 1e-2)) for dataset in ("cub", "cars", "sop")
-}
-NCA_PAPER = {
-    dataset: Preset(_nca_params(count, DEFAULT_SCALE["nca"], 1e-2), PAPER_PROTOCOL)
-    for dataset, count in NUM_COARSE.items()
-}
-ANCHOR_PAPER = {
-    dataset: Preset(_anchor_params(count, 1e-2), PAPER_PROTOCOL)
-    for dataset, count in NUM_COARSE.items()
+# The paper does not say the NCA's scale, either.
+PAPER = {
+    "nca": dict.fromkeys(NUM_COARSE, ({"scale": DEFAULT_SCALE["nca"]}, 1e-2)),
+    "anchor": dict.fromkeys(NUM_COARSE, ({"scale": 32.0, "margin": 0.1}, 1e-2)),
 }
 
-PAPER = "Yang et al., Hierarchical Proxy-based Loss for Deep Metric Learning, WACV 2022"
 
-# The authors released no code, hence no preset "official".
+def _presets(base: str, levels_differ: bool) -> dict[str, dict[str, Preset]]:
+    # The authors released no code, hence no preset "official".
+    sources = {"mlrc": (MLRC[base], {}), "paper": (PAPER[base], PAPER_PROTOCOL)}
+    levels = ("fine", "coarse") if levels_differ else ("fine",)
+    weight = {} if levels_differ else {"coarse_weight": 1.0}
+    return {
+        name: {
+            dataset: Preset(
+                {
+                    "num_coarse": NUM_COARSE[dataset],
+                    "update_every": 20,
+                    "loss_lr": loss_lr,
+                    **weight,
+                    **_at_levels(values, levels),
+                },
+                protocol,
+            )
+            for dataset, (values, loss_lr) in by_dataset.items()
+        }
+        for name, (by_dataset, protocol) in sources.items()
+    }
+
+
+def _method(name: str, base: str, build: Callable[..., nn.Module], **rest: Any) -> Method:
+    levels = NamedSpace(partial(paper_space, base=base), _presets(base, levels_differ=True))
+    return Method(
+        name=name,
+        paper="Yang et al., Hierarchical Proxy-based Loss for Deep Metric Learning, WACV 2022",
+        build_loss=build,
+        space=partial(space, base=base),
+        presets=_presets(base, levels_differ=False),
+        samples_per_class=1,
+        base=replace(ALONE[base], corner={"coarse_weight": 1e-3}),
+        spaces={"paper": levels},
+        **rest,
+    )
+
+
 METHODS = (
-    Method(
-        name="hpl-nca",
-        paper=PAPER,
-        build_loss=build_nca,
-        space=nca_space,
-        presets={"mlrc": NCA_MLRC, "paper": NCA_PAPER},
-        samples_per_class=1,
-    ),
-    Method(
-        name="hpl-pa",
-        paper=PAPER,
-        build_loss=build_anchor,
-        space=anchor_space,
-        presets={"mlrc": ANCHOR_MLRC, "paper": ANCHOR_PAPER},
-        samples_per_class=1,
-        aliases=("hpl",),
-    ),
+    _method("hpl-nca", "nca", build_nca),
+    _method("hpl-pa", "anchor", build_anchor, aliases=("hpl",)),
 )

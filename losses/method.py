@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,10 +93,43 @@ class Hook:
 
 @dataclass(frozen=True)
 class Preset:
-    """Parameters that somebody published, and the protocol fields that go with them."""
+    """Parameters that somebody published, and the protocol fields that go with them.
+
+    Attributes:
+        tuned_by_us: not published, but found on validation folds of ours; never in `mlrc`.
+    """
 
     params: Params
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    tuned_by_us: bool = False
+
+
+@dataclass(frozen=True)
+class Base:
+    """The method that a method adds something to, and must be able to fall back to.
+
+    Every parameter that the base searches is searched over the same range, and batches and
+    normaliser are the same.
+
+    Attributes:
+        name: of the base's method.
+        renamed: parameter of the base -> what the method calls it, where that differs.
+        corner: values of the method's own parameters at which a step is nearly its base's.
+        replaces_head: the base is no point of the method's space, since its head is another.
+    """
+
+    name: str
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    corner: Params = field(default_factory=dict)
+    replaces_head: bool = False
+
+
+@dataclass(frozen=True)
+class NamedSpace:
+    """A search space other than the usual one, and presets that name each of its parameters."""
+
+    space: Callable[[str, int], Space]
+    presets: Mapping[str, Mapping[str, Preset]]
 
 
 @dataclass(frozen=True)
@@ -121,9 +154,9 @@ class Method:
         loss_params: what `build_loss` takes and of which type, where its signature does not
             say; likewise head_params and hook_params.
         loss_weight_decay: for the loss's own parameters; None takes the protocol's.
-        patience: validations without improvement, where the method needs more than the
-            protocol gives.
         sampler: how the space is searched unless the user says otherwise.
+        base: what the method wraps, if it does.
+        spaces: other spaces by name; `paper` is the paper's own, where it is narrower.
     """
 
     name: str
@@ -139,9 +172,10 @@ class Method:
     head_params: ParamTypes = field(default_factory=lambda: AS_DECLARED)
     hook_params: ParamTypes = field(default_factory=lambda: AS_DECLARED)
     loss_weight_decay: float | None = None
-    patience: int | None = None
     sampler: str = "gp"
     aliases: tuple[str, ...] = ()
+    base: Base | None = None
+    spaces: Mapping[str, NamedSpace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for part in ("loss", "head", "hook"):
@@ -159,6 +193,22 @@ class Method:
             if key in by_dataset:
                 return by_dataset[key]
         raise ValueError(f"preset '{name}' of {self.name} has no values for '{dataset}' or 'cub'")
+
+    def with_space(self, name: str) -> Method:
+        """The method with another of its spaces, which its name then tells."""
+        if name not in self.spaces:
+            known = ", ".join(self.spaces) or "none but the usual one"
+            raise ValueError(f"{self.name} has no space '{name}'; it has: {known}")
+        other = self.spaces[name]
+        return replace(
+            self,
+            name=f"{self.name}+space={name}",
+            space=other.space,
+            presets=other.presets,
+            aliases=(),
+            base=None,  # what that searches is not all searched here
+            spaces={},
+        )
 
     def known_params(self, dataset: str, num_classes: int) -> set[str]:
         """Every parameter that a value may be given for."""
@@ -191,11 +241,19 @@ class Method:
             return None
         return self.build_head(in_features, embedding_size, **_those_of(self.head_params, params))
 
-    def make_hook(self, params: Params) -> Hook:
-        """The hook, from those of the parameters that are its."""
+    def make_hook(self, params: Params, base_steps: int = 0) -> Hook:
+        """The hook, from those of the parameters that are its.
+
+        Args:
+            base_steps: of the base loss alone, before a method begins that starts from
+                embeddings: its parameter `start`, where no other value is given.
+        """
         if self.build_hook is None:
             return Hook()
-        return self.build_hook(**_those_of(self.hook_params, params))
+        own = _those_of(self.hook_params, params)
+        if "start" in self.hook_params:
+            own.setdefault("start", base_steps)
+        return self.build_hook(**own)
 
 
 def _those_of(declared: ParamTypes, params: Params) -> dict[str, Any]:

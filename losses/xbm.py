@@ -7,17 +7,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from optuna.distributions import IntDistribution
+from optuna.distributions import FloatDistribution, IntDistribution
 from pytorch_metric_learning.losses import BaseMetricLossFunction
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
-from losses import ball_losses
 from losses._tools.checks import check_embeddings, check_not_negative, check_positive
 from losses._tools.labelled_loss import LossDict, in_float32
 from losses._tools.loss_dict import reduced
-from losses.ccp import BASE_PARAMS, CCP_PROTOCOL, base_types
-from losses.method import STANDS_FOR, Method, Preset, Space, declared_params
+from losses.ccp import CCP_PROTOCOL, PAIR_LOSSES, build_pair_loss
+from losses.method import STANDS_FOR, Base, Method, NamedSpace, Preset, Space, declared_params
 
 
 class XBMLoss(BaseMetricLossFunction):
@@ -145,51 +144,67 @@ def build_loss(
     memory_weight: float = 1.0,
     **base_params: float,
 ) -> XBMLoss:
-    base = ball_losses.build_loss(num_classes, embedding_size, pair_loss=pair_loss, **base_params)
+    del num_classes
+    base = build_pair_loss(pair_loss, base_params)
     return XBMLoss(base, embedding_size, memory_size, start, memory_weight)
 
 
-def space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
+def paper_space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
     small, large = MEMORY_SIZES.get(dataset, MEMORY_SIZES[STANDS_FOR.get(dataset, "cub")])
     return {
-        **ball_losses.space(dataset, num_classes, pair_loss=pair_loss),
+        **PAIR_LOSSES[pair_loss].space(dataset, num_classes),
         "memory_size": IntDistribution(small, large, log=True),
     }
 
 
+def space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
+    return {
+        **paper_space(dataset, num_classes, pair_loss=pair_loss),
+        "memory_weight": FloatDistribution(1e-3, 1.0, log=True),
+    }
+
+
 def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:
-    margins = BASE_PARAMS[pair_loss]
+    margins = PAIR_LOSSES[pair_loss].published
     params = {
-        dataset: {**values, "memory_size": MEMORY_SIZES[dataset][1], "start": 1000}
+        dataset: {
+            **values,
+            "memory_size": MEMORY_SIZES[dataset][1],
+            "memory_weight": 1.0,
+            "start": 1000,
+        }
         for dataset, values in margins.items()
     }
     mlrc = {dataset: Preset(values) for dataset, values in params.items()}
-    # Our choice: a run on glyphs may end before its thousandth step, and an untrained network
-    # changes too fast for a long memory.
-    glyphs = {"memory_size": MEMORY_SIZES["cub"][0], "start": 100}
-    mlrc["glyphs"] = Preset({**params["cub"], **glyphs})
-    released = {
-        dataset: Preset({**values, "memory_size": 8192, "start": 2000})
-        for dataset, values in margins.items()
-    }
+    # Our choice, without having tried others: a run on glyphs may end before its thousandth step.
+    mlrc["glyphs"] = Preset({**params["cub"], "start": 100})
     return {
         "mlrc": mlrc,
         "paper": {dataset: Preset(values, CCP_PROTOCOL) for dataset, values in params.items()},
         # The memory of the XBM authors' code.
-        "official": released,
+        "official": {
+            dataset: Preset({**values, "memory_size": 8192, "start": 2000})
+            for dataset, values in params.items()
+        },
     }
 
 
 def _method(pair_loss: str) -> Method:
+    base = PAIR_LOSSES[pair_loss]
     build = partial(build_loss, pair_loss=pair_loss)
+    presets = _presets(pair_loss)
+    # A memory from the first step on, so that the corner is of a run that has one.
+    corner = {"memory_weight": 1e-3, "memory_size": MEMORY_SIZES["cub"][0], "start": 0}
     return Method(
         name=f"{pair_loss}-xbm",
         paper="Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020",
         build_loss=build,
-        loss_params=declared_params(build, base_types(pair_loss)),
+        loss_params=declared_params(build, base.types),
         space=partial(space, pair_loss=pair_loss),
-        presets=_presets(pair_loss),
+        presets=presets,
         normalizer="ball",
+        base=Base(base.alone, corner=corner),
+        spaces={"paper": NamedSpace(partial(paper_space, pair_loss=pair_loss), presets)},
     )
 
 

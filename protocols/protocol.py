@@ -18,7 +18,7 @@ OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
 
 # Fields that came after results had been published. They enter the identity only with a value
 # other than their default, which is what was done before, so that those results keep theirs.
-ADDED_LATER = ("frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps")
+ADDED_LATER = ("base_steps", "frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps")
 
 # Types of fields, with what a run can use.
 Count = Annotated[int, Meta(ge=1)]
@@ -58,6 +58,8 @@ class EvaluationProtocol:
         search_head_lr: range in which that of the head is searched; its first trial is `lr`.
         trunk_lr: of the trunk, where it differs.
         warmup_steps: first steps, in which the trunk stays as it is.
+        base_steps: first steps, in which a method that starts from embeddings, as CCP does, trains
+            its base loss alone; for networks from scratch, which have none yet.
         validate_every: steps between validations.
         patience: validations without improvement that end training.
         threads: CPU threads of one training process, so that workers never change a score.
@@ -90,6 +92,7 @@ class EvaluationProtocol:
     search_head_lr: Range | None = None
     trunk_lr: Positive | None = None
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    base_steps: Annotated[int, Meta(ge=0)] = 0
     weight_decay: Number = 1e-4
     momentum: Share = 0.9
     optimizer_eps: Positive = 1e-8

@@ -127,6 +127,13 @@ def image_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def folder_config(config: RunConfig, image_folder: Path, tmp_path: Path) -> RunConfig:
+    """The same on a folder of small pictures, where a fold takes a tenth of the time."""
+    where = {"dataset": f"folder:{image_folder}", "cache_dir": str(tmp_path / "cache")}
+    return config.updated({**where, "protocol": FOLDER, "trunk": "convnet"})
+
+
+@pytest.fixture
 def uneven_listing(tmp_path: Path) -> Listing:
     """Eight images of uneven sizes, some upright, some wide, one already small."""
     rng = np.random.default_rng(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def write_cub(root: Path) -> None:
     (root / "classes.txt").write_text("".join(reversed(lines)))
 
 
-def write_flat_cars(root: Path) -> None:
+def write_cars(root: Path) -> None:
     """car_ims/ and cars_annos.mat."""
     files = [f"{number:06d}.jpg" for number in range(1, len(CAR_IMAGES) + 1)]
     for number, file in enumerate(files):
@@ -141,9 +141,9 @@ SPECIES = {
 }
 
 
-def write_inaturalist(root: Path) -> None:
-    write_pictures(root, (name for names in SPECIES.values() for name in names))
-    for part, names in SPECIES.items():
+def write_inaturalist(root: Path, species: Mapping[str, Sequence[str]] = SPECIES) -> None:
+    write_pictures(root, (name for names in species.values() for name in names))
+    for part, names in species.items():
         path = root / "Inat_dataset_splits" / f"Inaturalist_{part}_set1.txt"
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(f"{name}\n" for name in names))
@@ -163,15 +163,15 @@ def write_imagenet(root: Path) -> None:
     write_picture(root / "val" / "ILSVRC2012_val_00000001.JPEG")
 
 
-# How each data set that needs files gets a small copy of them.
+def write_folder(root: Path) -> None:
+    write_images(root)
+
+
+# How a data set gets a small copy of its files, by its name: the functions write_NAME above.
 WRITERS: dict[str, Callable[[Path], None]] = {
-    "cars": write_flat_cars,
-    "cub": write_cub,
-    "folder": write_images,
-    "imagenet": write_imagenet,
-    "inaturalist": write_inaturalist,
-    "inshop": write_inshop,
-    "sop": write_sop,
+    name: globals()[f"write_{name}"]
+    for name in registry.names("dataset")
+    if f"write_{name}" in globals()
 }
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
+from conftest import unit_of
 
-from harness.config import RunConfig, load_config, parse_assignments
+import harness
+from harness.config import RunConfig, Settings, load_config, parse_assignments
 from harness.errors import HarnessError
+from harness.experiment import build_experiment
 
 
 def test_a_config_survives_yaml(tmp_path: Path) -> None:
@@ -17,10 +23,52 @@ def test_a_config_survives_yaml(tmp_path: Path) -> None:
     assert RunConfig().updated(load_config(tmp_path / "c.yaml")) == config
 
 
+def test_the_settings_of_public_functions_are_the_fields_of_a_config() -> None:
+    fields = get_type_hints(RunConfig)
+    assert fields.pop("loss") is str
+    assert get_type_hints(Settings) == fields
+
+
+@pytest.mark.parametrize("function", [harness.search, harness.evaluate, harness.train])
+def test_a_public_function_takes_every_setting_by_name(function: Callable[..., Any]) -> None:
+    (settings,) = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.VAR_KEYWORD
+    ]
+    assert settings.annotation == "Unpack[Settings]"
+
+
 def test_assignments_are_read_as_yaml() -> None:
     values = parse_assignments(["trials=5", "params.lr=1e-3", "params.kind=avg", "device=cpu"])
     # YAML 1.1 takes 1e-3 for text; a parameter is given its type by the method that has it.
     assert values == {"trials": 5, "params": {"lr": "1e-3", "kind": "avg"}, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("loss_lr: 1e-3", 0.001),  # text to YAML 1.1
+        ("loss_lr: 1", 1.0),
+        ("trunk_lr: 1e-3", 0.001),  # in no space
+        ("num_bins: 17.0", 17),
+    ],
+)
+def test_a_parameter_has_one_type_however_it_is_written(
+    config: RunConfig, tmp_path: Path, text: str, value: float
+) -> None:
+    (tmp_path / "c.yaml").write_text(f"params: {{{text}}}")
+    name = text.partition(":")[0]
+    loss = "fastap" if name == "num_bins" else "proxyanchor"
+    written = config.updated({**load_config(tmp_path / "c.yaml"), "loss": loss})
+    found = build_experiment(written).published_params[name]
+    assert found == value and type(found) is type(value)
+
+
+def test_one_and_one_point_nought_are_the_same_run(config: RunConfig) -> None:
+    written = [parse_assignments([f"params.alpha={text}"]) for text in ("32", "32.0", "3.2e1")]
+    folders = {unit_of(build_experiment(config.updated(values))).folder for values in written}
+    assert len(folders) == 1
 
 
 @pytest.mark.parametrize("word", ["on", "off"])

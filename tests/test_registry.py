@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from optuna.distributions import FloatDistribution
@@ -82,24 +86,67 @@ def test_a_file_that_is_no_loss_is_refused(tmp_path: Path, text: str, message: s
         registry.load_method(str(path))
 
 
+TWO_METHODS = """
+from dataclasses import replace
+from harness.registry import load_method
+
+METHODS = tuple(replace(load_method("triplet"), name=name) for name in ("one", "other"))
+"""
+
+
+def test_a_file_with_two_methods_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "both.py"
+    path.write_text(TWO_METHODS)
+    with pytest.raises(HarnessError, match="must hold one method, got 2; give each a file"):
+        registry.load_method(str(path))
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="no file at"):
         registry.load_method(str(tmp_path / "none.py"))
 
 
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A package of somebody else's, with one thing of a kind."""
+
+    def run(kind: str, item: Any) -> None:
+        group, export = registry.KINDS[kind].group, registry.KINDS[kind].export
+        plugin = ModuleType("plugin_of_somebody")
+        setattr(plugin, export, (item,))
+        monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
+        point = EntryPoint("plugged", plugin.__name__, group)
+        monkeypatch.setattr(
+            registry, "entry_points", lambda group: [point] if group == point.group else []
+        )
+        registry.items.cache_clear()
+
+    return run
+
+
 def test_an_installed_package_registers_through_an_entry_point(
-    monkeypatch: pytest.MonkeyPatch,
+    install: Callable[..., None],
 ) -> None:
-    plugin = ModuleType("plugin_of_somebody")
-    base = registry.load_method("triplet")
-    plugin.METHODS = (type(base)(**{**vars(base), "name": "plugged"}),)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "plugin_of_somebody", plugin)
-    point = EntryPoint("plugged", "plugin_of_somebody", "harness.losses")
-    monkeypatch.setattr(
-        registry, "entry_points", lambda group: [point] if group == point.group else []
-    )
-    registry.items.cache_clear()
+    install("loss", replace(registry.load_method("triplet"), name="plugged"))
     assert registry.load_method("plugged").space("cub", 5)["margin"] == FloatDistribution(-0.2, 2)
+
+
+@pytest.mark.parametrize("kind", list(registry.KINDS))
+def test_two_of_one_name_are_refused_with_where_they_are(
+    install: Callable[..., None], kind: str
+) -> None:
+    name, item = next(iter(registry.items(kind).items()))
+    install(kind, item)
+    with pytest.raises(HarnessError, match=f"two of {kind} '{re.escape(name)}'") as raised:
+        registry.names(kind)
+    assert "and in plugin_of_somebody; rename one" in str(raised.value)
+
+
+def test_an_alias_that_is_the_name_of_another_is_refused(install: Callable[..., None]) -> None:
+    method = replace(registry.load_method("triplet"), name="plugged", aliases=("proxyanchor",))
+    install("loss", method)
+    with pytest.raises(HarnessError, match="two of loss 'proxyanchor'"):
+        registry.load_method("ms")
 
 
 def test_a_data_set_takes_a_path() -> None:

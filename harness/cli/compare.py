@@ -48,6 +48,7 @@ def compare(
 
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
+    comparing.check_several(methods)
     results = Path(results_dir or "results")
     tables = [
         comparing.find_table(results, protocol or "mlrc", name, trunk)

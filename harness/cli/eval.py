@@ -30,6 +30,8 @@ def evaluate(
     protocol: options.Protocol = None,
     trunk: options.Trunk = None,
     weights: options.Weights = None,
+    space: options.Space = None,
+    select: options.Select = None,
     reproductions: options.Reproductions = None,
     workers: options.Workers = None,
     device: options.Device = None,

@@ -77,8 +77,18 @@ def _print_board(board: Leaderboard, files: list[Path]) -> None:
         print_table(rows[["method", *more]], "measured on demand")
     for note in notes_on(board.frame):
         print(note)
+    print_selection(board.frame)
     names = ", ".join(path.name for path in files)
     print(f"files in {board.folder}: {names}\n")
+
+
+def print_selection(frame: pd.DataFrame) -> None:
+    """Does validation choose what tests best? The methods of a table by both."""
+    from harness.results.selection import scatter, selection_in
+
+    if selection := selection_in(frame):
+        print("\nValidation MAP@R (across) and test MAP@R of the concatenated embeddings (up):")
+        print("\n".join(scatter(selection, "concatenated")))
 
 
 def _print_beside(table: Path, numbers: Path) -> None:

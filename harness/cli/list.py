@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import options
-from harness.cli.display import short
 from harness.errors import unknown
+
+if TYPE_CHECKING:
+    from losses.method import Method
 
 
 def list_(
@@ -37,17 +39,22 @@ def list_(
                 print(f"  {name:<20} {item.summary}")
 
 
-def _print_method(method: Any, dataset: str) -> None:
+def _print_method(method: Method, dataset: str) -> None:
+    from harness.searching.samplers import spell_space
+
     names = " ".join([method.name, *(f"({alias})" for alias in method.aliases)])
-    print(f"  {names:<14} {method.paper}")
     space = method.space(dataset, 75)
-    bounds = ", ".join(f"{name} {_bounds(dist)}" for name, dist in space.items())
-    print(f"  {'':<14} space: {bounds or 'none'}")
-    print(f"  {'':<14} presets: {', '.join(method.presets)}")
+    lines = [method.paper, f"searches {len(space)}: {spell_space(space)}"]
+    if method.base is not None:
+        head = ", but with another head: its base is no point of its space"
+        lines.append(f"base: {method.base.name}{head if method.base.replaces_head else ''}")
+    if method.spaces:
+        lines.append(f"other spaces: {', '.join(f'--space {name}' for name in method.spaces)}")
+    lines.append(f"presets: {', '.join(_spell_preset(method, name) for name in method.presets)}")
+    for title, line in zip([names, *[""] * len(lines)], lines, strict=False):
+        print(f"  {title:<14} {line}")
 
 
-def _bounds(distribution: Any) -> str:
-    if hasattr(distribution, "choices"):
-        return "{" + ", ".join(map(str, distribution.choices)) + "}"
-    log = " log" if distribution.log else ""
-    return f"[{short(distribution.low)}, {short(distribution.high)}]{log}"
+def _spell_preset(method: Method, name: str) -> str:
+    tuned = [data for data, preset in method.presets[name].items() if preset.tuned_by_us]
+    return f"{name} (found by us for {', '.join(tuned)})" if tuned else name

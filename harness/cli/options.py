@@ -30,6 +30,19 @@ TrunkLr = Annotated[
     float | None, typer.Option(help="Learning rate of the trunk; another protocol by name.")
 ]
 Trials = Annotated[int | None, typer.Option(help="Default: the protocol's, 50.")]
+TrialsPerDimension = Annotated[
+    int | None, typer.Option(min=1, help="Trials for each searched parameter, instead.")
+]
+UntilFlat = Annotated[
+    bool | None,
+    typer.Option("--until-flat", help="Go on while the last fifth of the trials still helped."),
+]
+MaxTrials = Annotated[int | None, typer.Option(min=1, help="With --until-flat. Default: 200.")]
+Space = Annotated[str | None, typer.Option(help="paper: the narrower space of the method's paper.")]
+Select = Annotated[
+    str | None,
+    typer.Option(help="mean: the trial with the best mean over folds. mean-se: less its error."),
+]
 Reproductions = Annotated[int | None, typer.Option(help="Default: the protocol's, 10.")]
 Sampler = Annotated[str | None, typer.Option(help="gp, tpe, random or grid.")]
 Prune = Annotated[

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import options
 from harness.cli.display import short, spell, spell_seconds
+from harness.cli.leaderboard import print_selection
 from harness.cli.options import read_values
 from harness.errors import HarnessError
 
@@ -31,8 +33,11 @@ def show(
     trunk: options.Trunk = None,
     storage: options.Storage = None,
     runs_dir: options.RunsDir = None,
+    results_dir: options.ResultsDir = None,
 ) -> None:
     """Best parameters, what matters, how the search went; also while it runs.
+
+    Where methods have been tested, also how well validation foretold the test.
 
     $ harness show proxyanchor --dataset glyphs
     """
@@ -51,6 +56,21 @@ def show(
             print_summary(summarize(study))
         except HarnessError as error:  # the others may have more to show
             print(f"  {error}")
+    for table in sorted({one.table for one in found}):
+        _print_selection(Path(results_dir or "results") / table)
+
+
+def _print_selection(table: Path) -> None:
+    from harness.results.layout import RECORDS
+    from harness.results.leaderboard import build
+    from harness.results.rendering import selection_note
+
+    if not (table / RECORDS).exists():
+        return
+    frame = build(table).frame
+    if note := selection_note(frame):
+        print(f"{table}: {note}")
+        print_selection(frame)
 
 
 def nothing_found(wanted: list[str]) -> str:
@@ -72,13 +92,16 @@ def print_summary(summary: SearchSummary) -> None:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.importance.items())
         print(f"  importance: {shares}")
     print(f"  best so far: {_curve(summary)}")
+    if not summary.flat:
+        print("  note: it still rose at the end; more trials, or --until-flat, may find better")
     print(f"  time: {_times(summary.trial_seconds)}")
     for reason in sorted(set(summary.reasons)):
         print(f"  failed {summary.reasons.count(reason)} times: {reason}")
 
 
 def _counts(summary: SearchSummary) -> str:
-    parts = [f"{summary.trials} trials", f"{summary.failed} failed"]
+    dimensions = f"{summary.dimensions} parameters searched"
+    parts = [f"{summary.trials} trials", f"{summary.failed} failed", dimensions]
     if summary.pruned:
         parts.append(f"{summary.pruned} pruned")
     if summary.repeated:

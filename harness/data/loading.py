@@ -29,10 +29,22 @@ class Loader:
 
     def load(self, dataset: Any, order: Sequence[int] | None = None) -> Iterator[Any]:
         """The items of a dataset, tensors or tuples of them; all, unless an order is given."""
-        loader: DataLoader[Any] = DataLoader(
+        order = range(len(dataset)) if order is None else order
+        # On a CPU a DataLoader without processes adds nothing to the items but as much time as
+        # drawing a batch of features takes.
+        idle = self.device.type == "cpu" and not self.processes
+        items = map(dataset.__getitem__, order) if idle else self._prepared(dataset, order)
+        for batch in items:
+            if isinstance(batch, Tensor):
+                yield batch.to(self.device, non_blocking=True)
+            else:
+                yield tuple(part.to(self.device, non_blocking=True) for part in batch)
+
+    def _prepared(self, dataset: Any, order: Sequence[int]) -> DataLoader[Any]:
+        return DataLoader(
             dataset,
             batch_size=None,
-            sampler=range(len(dataset)) if order is None else order,
+            sampler=order,
             num_workers=self.processes,
             # They share the memory-mapped images; only a fork can take them along.
             multiprocessing_context="fork" if self.processes else None,
@@ -40,11 +52,6 @@ class Loader:
             pin_memory=self.device.type == "cuda",  # else its copies would not be asynchronous
             generator=torch.Generator(),  # else creating the loader draws from the loss's stream
         )
-        for batch in loader:
-            if isinstance(batch, Tensor):
-                yield batch.to(self.device, non_blocking=True)
-            else:
-                yield tuple(part.to(self.device, non_blocking=True) for part in batch)
 
 
 def open_loader(config: RunConfig, device: torch.device, laborious: bool) -> Loader:

@@ -137,7 +137,7 @@ def _features(experiment: Experiment, name: str, repetition: int, part: str) -> 
         encode = build_trunk(experiment, seed).to(device).eval()
     loader = image_loader(experiment.config, device)
     values = embed(encode, Blocks(images, images.indices), loader).cpu().numpy()
-    return Features(images.fingerprint, {i: r for r, i in enumerate(images.indices)}, values)
+    return Features(images.fingerprint, images.indices, values)
 
 
 def _flat(pixels: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ from harness.results.ledger import note_test_opening
 from harness.results.provenance import provenance
 from harness.results.records import FoldRecord, Identity, RecordError, SearchFacts, TestRecord
 from harness.searching.found import FILTERS, find_searches
-from harness.searching.study import Study
+from harness.searching.samplers import grid_size
+from harness.searching.study import check_measures, sampler_of, stored_space
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.device import choose_device, cpu_threads
 from harness.system.progress import Event, Listener, ModelEnded, Tested, Validated, ignore
@@ -37,6 +38,7 @@ from harness.training.single_model import KIND, build_single_trainer, without_fo
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import units_of
 from harness.training.unit import Unit, evaluation_loader
+from losses.method import Space
 
 
 @dataclass(frozen=True)
@@ -119,24 +121,27 @@ def _find_jobs(
     for found in find_searches(losses, values, problems):
         try:
             experiment = build_experiment(found.config)
-            if experiment.table != Path(*found.folder.parts[-3:-1]):
+            if experiment.table != found.table:
                 continue  # the weights that were asked for are not those it searched with
             check_trunk(experiment)
             trainval = open_part(experiment, "trainval")
-            study = Study(experiment, trainval.fingerprint)
+            study = found.study()
+            measured = experiment.identity(trainval.fingerprint)
+            check_measures(study, measured, str(found.folder), "--runs-dir")
+            summary = summarize(study, importance=False, select=experiment.config.select)
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
-        if study.best() is None:
-            problems.append(f"{found.folder}: no trial of its search is complete")
-            continue
-        summary = summarize(study.optuna, importance=False)
-        job = Job(experiment.config, summary.best_params, _facts(study, summary))
+        facts = _facts(experiment, summary, stored_space(study))
+        job = Job(experiment.config, summary.best_params, facts)
         yield job, _Opened(experiment, trainval)
 
 
-def _facts(study: Study, summary: SearchSummary) -> SearchFacts:
-    """What records say of the search that chose their parameters."""
+def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> SearchFacts:
+    """What records say of the search that chose the parameters."""
+    sampler, trials = sampler_of(experiment), experiment.protocol.trials
+    if sampler == "grid" or not space:
+        trials = min(trials, grid_size(space))
     return {
         "trials": summary.trials,
         "failed": summary.failed,
@@ -145,11 +150,12 @@ def _facts(study: Study, summary: SearchSummary) -> SearchFacts:
         "validation": summary.best_score,
         "validation_folds": list(summary.fold_scores),
         "on_bound": summary.on_bound,
-        "sampler": study.sampler,
-        "asked": {
-            "trials": study.limited(study.experiment.protocol.trials),
-            "reproductions": study.experiment.protocol.reproductions,
-        },
+        "sampler": sampler,
+        "dimensions": summary.dimensions,
+        "trial_scores": list(summary.trial_scores),
+        "space": experiment.config.space,
+        "select": experiment.config.select,
+        "asked": {"trials": trials, "reproductions": experiment.protocol.reproductions},
     }
 
 
@@ -173,8 +179,14 @@ class _Opened:
     trainval: Source
 
     @property
+    def label(self) -> str:
+        """Of its row: another way to choose the trial makes another one."""
+        select = self.experiment.config.select
+        return self.experiment.method.name + (f"+select={select}" if select != "mean" else "")
+
+    @property
     def identity(self) -> Identity:
-        return self.experiment.identity(self.trainval.fingerprint)
+        return {**self.experiment.identity(self.trainval.fingerprint), "method": self.label}
 
     def digest(self, params: Mapping[str, Any]) -> str:
         """Names the runs at some parameters, in records and in the ledger."""
@@ -182,8 +194,8 @@ class _Opened:
 
     def record_paths(self, job: Job, repetition: int) -> list[Path]:
         """Every test record that a job asks of a repetition."""
-        method, digest = self.experiment.method.name, self.digest(job.params)
-        path = record_path(self.experiment.results, method, digest, repetition)
+        digest = self.digest(job.params)
+        path = record_path(self.experiment.results, self.label, digest, repetition)
         return [path, single_path(path)] if job.single else [path]
 
     def finished(self, job: Job) -> bool:
@@ -225,7 +237,7 @@ class _Run:
 
     @property
     def label(self) -> str:
-        return self.opened.experiment.method.name
+        return self.opened.label
 
     def units(self, experiment: Experiment) -> list[Unit]:
         return units_of(experiment, self.opened.trainval, self.job.params, self.repetition)
@@ -312,7 +324,7 @@ class _Run:
         device = choose_device(experiment.config.device)
         models = [_load(unit, device) for unit in units]
         digest = self.opened.digest(self.job.params)
-        note_test_opening(experiment.results, method.name, digest, self.repetition)
+        note_test_opening(experiment.results, self.opened.label, digest, self.repetition)
         test = open_part(experiment, "test")
         loader = evaluation_loader(experiment, device)
         embeddings = [

@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.data.batches import Source
 from harness.experiment import Experiment
 from harness.metrics import geometry, retrieval
+from harness.metrics.names import METRICS
 from harness.metrics.per_class import class_means, count_queries
 
 GEOMETRY = {
@@ -79,7 +80,7 @@ def describe_test(
 def score(test: TestEmbeddings) -> dict[str, Any]:
     """Every field of a TestRecord that comes from embeddings."""
     scores = {
-        kind: [test.evaluate(model, retrieval.DEFAULT_METRICS) for model in models]
+        kind: [test.evaluate(model, METRICS) for model in models]
         for kind, models in test.kinds.items()
     }
     (together,) = scores["concatenated"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+DISTANCES = 2**22  # that are held at once
+
 
 def covering_radius(embeddings: Tensor, labels: Tensor) -> float:
     """Mean over classes of how well few samples of a class cover the rest.
@@ -17,30 +19,38 @@ def covering_radius(embeddings: Tensor, labels: Tensor) -> float:
         embeddings: (n, dim), normalised.
         labels: (n,).
     """
-    radii = [_class_radius(embeddings[labels == label]) for label in labels.unique()]
-    return float(torch.stack(radii).mean())
+    points, sizes = _by_class(embeddings, labels)
+    return float(torch.stack([_radius(members) for members in points.split(sizes)]).mean())
 
 
-def _class_radius(members: Tensor) -> Tensor:
+def _radius(members: Tensor) -> Tensor:
     distances = _distances(members, members)
-    nearest = distances[distances.amax(dim=1).argmin()]
+    to_centres = distances[distances.amax(dim=1).argmin()]
     radii = []
     for _ in range(len(members)):
-        radius, farthest = nearest.max(dim=0)
+        radius, farthest = to_centres.max(dim=0)
         radii.append(radius)
-        nearest = torch.minimum(nearest, distances[farthest])
+        to_centres = torch.minimum(to_centres, distances[farthest])
     return torch.stack(radii).mean()
 
 
 def class_distance(embeddings: Tensor, labels: Tensor) -> float:
     """Mean distance over all pairs of samples of different classes."""
     total = torch.zeros((), dtype=torch.float64, device=embeddings.device)
+    others, sizes = _by_class(embeddings, labels)
     pairs = 0
-    for label in labels.unique():  # a class at a time: memory stays within n x class size
-        own = labels == label
-        total += _distances(embeddings[own], embeddings[~own]).sum(dtype=torch.float64)
-        pairs += int(own.sum()) * int((~own).sum())
+    for size in sizes:
+        members, others = others[:size], others[size:]  # each pair once
+        pairs += size * len(others)
+        for rows in members.split(max(1, DISTANCES // len(embeddings))):
+            total += _distances(rows, others).sum(dtype=torch.float64)
     return float(total / pairs)
+
+
+def _by_class(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, list[int]]:
+    """The samples in the order of their labels, and how many each class has."""
+    sizes = labels.unique(return_counts=True)[1].tolist()
+    return embeddings[labels.argsort(stable=True)], sizes
 
 
 def _distances(one: Tensor, other: Tensor) -> Tensor:

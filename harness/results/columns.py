@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE, title_of
+from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE, recall_rank, title_of
 from harness.results.stats import LEVEL
 
 # What `indistinguishable` may say of a row.
@@ -31,11 +31,19 @@ BEHIND = {
     "reproductions": "n of the means and intervals; the run that the search chose is not in it",
     "incomplete": "fewer trials or reproductions than the protocol asks for",
     "validation_map_at_r": "mean over folds of the best validation score, in the search",
+    "validation_sd": "standard deviation of that score over the folds",
+    "dimensions": "parameters that were searched",
     "trials": "trials of the search that count",
     "trials_failed": "those among them that failed",
     "trials_pruned": "those among them that were stopped early",
+    "not_flat": (
+        "whether the best score so far rose by more than one standard error over the folds in the "
+        "last fifth of the trials"
+    ),
     "params": "best parameters, as JSON",
     "on_bound": "parameters whose best value lies on an end of its range, as JSON",
+    "at_step_limit": "share of the models that ended at the step limit and not by patience",
+    "instances": "how many proxy problems CCP went through, mean over models; empty for others",
     "best_step": "steps to the best checkpoint, mean over models",
     "ms_per_step": "training time per step, mean over models",
     "convergence_seconds": "training time to the best checkpoint, mean over models",
@@ -80,7 +88,7 @@ def metrics_in(frame: pd.DataFrame) -> list[str]:
 
 
 # Whole numbers that some rows lack.
-COUNTS = ("rank", "dim_separated", "trials", "trials_failed", "trials_pruned")
+COUNTS = ("rank", "dim_separated", "dimensions", "trials", "trials_failed", "trials_pruned")
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
@@ -89,5 +97,5 @@ def in_order(metrics: Iterable[str]) -> list[str]:
 
 
 def _place(metric: str) -> tuple[bool, int, str]:
-    rank = metric.removeprefix("recall_at_")
-    return (False, int(rank), "") if rank.isdigit() else (True, 0, metric)
+    rank = recall_rank(metric)
+    return (rank is None, rank or 0, metric)

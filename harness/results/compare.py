@@ -85,6 +85,15 @@ def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) ->
     )
 
 
+def check_several(methods: Sequence[str]) -> None:
+    """Refuse to compare a method with itself, before any table is looked for."""
+    if len(set(methods)) < 2:
+        raise HarnessError(
+            f"compare takes two or more methods, got {' '.join(methods) or 'none'}; "
+            "as in harness compare ccp proxyanchor"
+        )
+
+
 def compare(
     tables: Sequence[Path],
     methods: Sequence[str],
@@ -98,8 +107,7 @@ def compare(
         problems: gets what is wrong with records, which are then left out.
         full_name: of what may be an alias; asked for names without records only.
     """
-    if len(set(methods)) < 2:
-        raise HarnessError("compare takes two or more methods: harness compare ccp proxyanchor")
+    check_several(methods)
     rows = [_rows(table, methods, problems, full_name) for table in tables]
     found = [
         _compare_two(*pair, metric)

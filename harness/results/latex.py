@@ -5,14 +5,23 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.metrics.names import KINDS, METRICS, title_of
+from harness.results.marks import MARKS
 from harness.results.rendering import column_title, embedding_size, heading, notes_on, shown
+
+# Columns of what the search says, and their short titles.
+SEARCH = {
+    "validation MAP@R": "val.",
+    "fold sd": "fold sd",
+    "dimensions": "dim.",
+    "trials": "trials",
+}
 
 
 def to_latex(frame: pd.DataFrame) -> str:
     """A table environment to \\input; plain LaTeX, no package needed."""
     table = shown(frame)
     scores = [column_title(frame, metric, kind) for kind in KINDS for metric in METRICS]
-    table = table[["rank", "method", *scores, "n"]]
+    table = table[["rank", "method", *scores, *SEARCH, "at limit", "n"]]
     titles = " & ".join(title_of(metric) for metric in METRICS)
     sizes = [f"{kind} ({embedding_size(frame, kind)})" for kind in KINDS]
     groups = " & ".join(rf"\multicolumn{{{len(METRICS)}}}{{c}}{{{size}}}" for size in sizes)
@@ -21,10 +30,10 @@ def to_latex(frame: pd.DataFrame) -> str:
         r"\begin{table}",
         r"\centering\scriptsize",
         r"\setlength{\tabcolsep}{2pt}",
-        rf"\begin{{tabular}}{{rl{'r' * len(scores)}r}}",
+        rf"\begin{{tabular}}{{rl{'r' * (len(table.columns) - 2)}}}",
         r"\hline",
-        rf" & & {groups} & \\",
-        rf" & method & {titles} & {titles} & $n$ \\",
+        rf" & & {groups} & \multicolumn{{{len(SEARCH)}}}{{c}}{{search}} & & \\",
+        rf" & method & {titles} & {titles} & {' & '.join(SEARCH.values())} & at limit & $n$ \\",
         r"\hline",
         *(rf"{' & '.join(map(_tight, row))} \\" for row in table.astype(str).to_numpy()),
         r"\hline",
@@ -44,7 +53,8 @@ LATEX_SPECIAL = {
     **{character: rf"\{character}" for character in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{"<": "$<$", ">": "$>$", "|": "$|$", "`": r"\textasciigrave{}"},
-    **{"≈": r"$\approx$", "†": r"$\dagger$", "±": r"$\pm$"},
+    **{"±": r"$\pm$"},
+    **{mark.symbol: mark.latex for mark in MARKS},
 }
 
 

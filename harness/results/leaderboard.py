@@ -14,6 +14,7 @@ import pandas as pd
 
 from harness.metrics.names import KINDS
 from harness.results.columns import BEST, COUNTS, SAME, UNKNOWN, WORSE, columns_of, in_order
+from harness.results.fairness import not_flat, share_at_limit, spread
 from harness.results.latex import to_latex
 from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN
 from harness.results.ledger import read_ledger
@@ -87,7 +88,10 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     last = max(row, key=lambda record: record.provenance["time"])
     identity, search = last.identity, last.search
     searched = bool(search)
+    trial_scores = search.get("trial_scores", [])
+    fold_scores = search.get("validation_folds", [])
     folds = [fold for record in row for fold in record.folds]
+    stopped_by = [fold["stopped_by"] for fold in folds if "stopped_by" in fold]
     asked = search.get("asked", {"trials": 0, "reproductions": 0})
     return {
         "method": label_of(row),
@@ -99,9 +103,14 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
             search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
         ),
         "validation_map_at_r": search.get("validation"),
+        "validation_sd": spread(fold_scores),
+        "dimensions": search.get("dimensions"),
         "trials": search.get("trials"),
         "trials_failed": search.get("failed"),
         "trials_pruned": search.get("pruned", 0) if searched else None,
+        "not_flat": (
+            not_flat(trial_scores, fold_scores) if trial_scores and search["dimensions"] else None
+        ),
         "params": json.dumps(last.params, sort_keys=True),
         "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
         "test_openings": openings[identity["method"]],
@@ -120,6 +129,9 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
             {"python": last.provenance["python"], **last.provenance["versions"]}, sort_keys=True
         ),
         "command": last.provenance["command"].replace("\n", " "),
+        "instances": _mean_instances(folds),
+        # A single model is always stopped by steps.
+        "at_step_limit": share_at_limit(stopped_by) if last.kind == "reproduction" else None,
         **(_cost(folds) if folds else {}),
     }
 
@@ -153,6 +165,12 @@ def _cost(folds: Sequence[FoldFacts]) -> dict[str, Any]:
     }
 
 
+def _mean_instances(folds: Sequence[FoldFacts]) -> float | None:
+    """Of the models whose hook counts them."""
+    counted = [fold["hook"]["instances"] for fold in folds if "instances" in fold.get("hook", {})]
+    return float(np.mean(counted)) if counted else None
+
+
 def _openings(folder: Path, problems: list[str]) -> Counter[str]:
     """How often the ledger says that each method was tested."""
     return Counter(entry["method"] for entry in read_ledger(folder / LEDGER, problems))
@@ -167,4 +185,7 @@ def _ranked(frame: pd.DataFrame) -> pd.DataFrame:
     )
     for column in COUNTS:
         frame[column] = frame[column].astype("Int64")
+    frame["not_flat"] = frame["not_flat"].astype("boolean")
+    for column in ("at_step_limit", "instances"):
+        frame[column] = frame[column].astype(float)
     return frame

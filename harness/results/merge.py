@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness.errors import HarnessError
 from harness.results.layout import (
@@ -20,11 +19,8 @@ from harness.results.layout import (
 )
 from harness.results.ledger import read_ledger
 from harness.results.records import MetricsRecord
-from harness.results.rows import AnyRecord, key_of, measured_on, newest_of, read_records
+from harness.results.rows import AnyRecord, difference, key_of, newest_of, read_records
 from harness.system.files import append_line, replacing
-
-# Of a record's identity, what may differ within a table.
-MAY_DIFFER = ("method", "seed")
 
 
 @dataclass
@@ -76,7 +72,7 @@ def _merge_table(table: Path, target: Path, done: Merged) -> None:
     runs = {_run(record): path for path, record in ours.items()}
     foreign = set()
     for path, record in theirs.items():
-        reason = _misplaced(record, path) or _difference(record, reference)
+        reason = _misplaced(record, path) or difference(record, reference)
         if reason:
             done.refused.append(f"{path}: {reason}")
             foreign.add(_opening(path))
@@ -125,27 +121,6 @@ def _misplaced(record: AnyRecord, path: Path) -> str:
     says = table / RECORDS / identity["method"]
     lies = Path(*path.parent.parts[-4:])
     return "" if says == lies else f"lies in {lies} but says that it belongs in {says}"
-
-
-def _difference(record: AnyRecord, reference: AnyRecord) -> str:
-    """Why a record cannot stand in one table with another; empty if it can."""
-    for what, value in measured_on(record).items():
-        if value != measured_on(reference)[what]:
-            return f"another {what} ({value} there, {measured_on(reference)[what]} here)"
-    theirs, ours = ({**r.identity["protocol"], **_fixed(r)} for r in (record, reference))
-    # What only one side states was added by a newer version of the code.
-    for name in sorted(theirs.keys() & ours.keys()):
-        if theirs[name] != ours[name]:
-            return (
-                f"another protocol under the same name: {name} is {theirs[name]} there, "
-                f"{ours[name]} here"
-            )
-    return ""
-
-
-def _fixed(record: AnyRecord) -> dict[str, Any]:
-    skipped = (*MAY_DIFFER, "protocol", "data_fingerprint", "split")
-    return {name: value for name, value in record.identity.items() if name not in skipped}
 
 
 def _opening(path: Path) -> tuple[str, str]:

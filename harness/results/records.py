@@ -6,7 +6,6 @@ as they stand: older files lack what came later, newer ones may state more than 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.errors import HarnessError
-from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE
+from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE, recall_rank
 from harness.results.layout import holds_metrics
 from harness.results.provenance import Provenance
 from harness.system.files import write_json
@@ -35,8 +34,6 @@ Kind = Annotated[str, Meta(pattern="^(reproduction|single|naive)$")]
 # A parameter, or a field of a protocol.
 Plain = bool | int | float | str | None
 Setting = Plain | list[Plain] | dict[str, Plain]
-
-RECALL = re.compile(r"recall_at_[1-9][0-9]{0,8}")
 
 # Kind of embedding -> metric -> value.
 Scores = dict[str, dict[str, NotNegative]]
@@ -76,7 +73,11 @@ class SearchFacts(TypedDict, total=False):
         best_trial: index of the one that was selected.
         validation: its mean over the folds.
         validation_folds: its score on each of them.
+        trial_scores: of every trial, by index; None if it failed.
+        dimensions: how many parameters were searched.
         on_bound: parameter -> the end of its range that the selected value lies on.
+        space: which of the method's spaces; empty for its own.
+        select: how a trial was selected: by its mean over folds, or by "mean-se".
     """
 
     trials: Count
@@ -85,8 +86,12 @@ class SearchFacts(TypedDict, total=False):
     best_trial: Count
     validation: Share
     validation_folds: list[Share]
+    trial_scores: list[Share | None]
+    dimensions: Count
     on_bound: dict[str, str]
     sampler: str
+    space: str
+    select: str
     asked: Asked
 
 
@@ -263,7 +268,7 @@ def _check_scores(scores: Mapping[str, float], needed: Sequence[str] = ()) -> No
         if metric not in scores:
             raise ValueError(f"scores lack {metric}")
     for metric, value in scores.items():
-        if not (metric in (*METRICS, *MORE) or RECALL.fullmatch(metric)):
+        if not (metric in (*METRICS, *MORE) or recall_rank(metric)):
             raise ValueError(f"no metric is called {metric}")
         if metric not in LENGTHS and value > WHOLE:
             raise ValueError(f"{metric} is a part of a whole, got {value}")

@@ -6,18 +6,16 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.names import KINDS, LENGTHS, METRICS, title_of
-from harness.results.columns import SAME, UNKNOWN, columns_of, metrics_in
+from harness.results.columns import UNKNOWN, columns_of, metrics_in
+from harness.results.marks import explanations, marked_names
+from harness.results.selection import correlations, selection_in
 from harness.results.stats import MIN_PAIRS
-
-# Marks behind the name of a method, as Markdown and as LaTeX write them.
-INDISTINGUISHABLE, INCOMPLETE = "≈", "†"
 
 
 def shown(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that people read first, as text: percent with the half-width of the interval."""
     table = pd.DataFrame({"rank": frame["rank"].astype("string").fillna("")})
-    marks = frame["method"], frame["indistinguishable"] == SAME, frame["incomplete"]
-    table["method"] = [_marked(*row) for row in zip(*marks, strict=True)]
+    table["method"] = marked_names(frame)
     for kind in KINDS:
         for metric in metrics_in(frame):
             column, spell = f"{metric}_{kind}", length if metric in LENGTHS else percent
@@ -26,7 +24,10 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
                 for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
             ]
     table["validation MAP@R"] = [percent(value) for value in frame["validation_map_at_r"]]
+    table["fold sd"] = [percent(value) for value in frame["validation_sd"]]
+    table["dimensions"] = frame["dimensions"].astype("string").fillna("")
     table["trials"] = frame["trials"].astype("string").fillna("")
+    table["at limit"] = ["" if np.isnan(s) else f"{100 * s:.0f} %" for s in frame["at_step_limit"]]
     table["n"] = frame["reproductions"].astype("string")
     return table
 
@@ -39,11 +40,6 @@ def on_demand(frame: pd.DataFrame) -> list[str]:
 
 def column_title(frame: pd.DataFrame, metric: str, kind: str) -> str:
     return f"{title_of(metric)} {embedding_size(frame, kind)}"
-
-
-def _marked(method: str, indistinguishable: bool, incomplete: bool) -> str:
-    marks = [INDISTINGUISHABLE] * indistinguishable + [INCOMPLETE] * incomplete
-    return " ".join([method, *marks])
 
 
 def embedding_size(frame: pd.DataFrame, kind: str) -> str:
@@ -114,21 +110,37 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
     notes = [
         "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
         f"{together}: embeddings of the four fold models side by side. {single}: mean of the four.",
+        "fold sd: of the validation score over the folds. dimensions: parameters searched. "
+        "at limit: models that ended at the step limit.",
     ]
     if (frame["kind"] == "single").any():
         notes.append("single: one model of that size, trained on all trainval classes; no rank.")
-    if (frame["indistinguishable"] == SAME).any():
-        notes.append(f"{INDISTINGUISHABLE} not distinguishable from the best (paired, Holm, 5 %).")
     if (frame["indistinguishable"] == UNKNOWN).any():
         notes.append(
             f"Below {MIN_PAIRS} reproductions shared with the best row, no claim is made about "
             "which leads are real."
         )
-    if frame["incomplete"].any():
-        notes.append(f"{INCOMPLETE} fewer trials or reproductions than the protocol asks for.")
+    notes.extend(explanations(frame))
+    if note := selection_note(frame):
+        notes.append(note)
     if left_out := frame["missing_images"].max():
         notes.append(f"Images left out because they are missing or broken: {left_out:,}.")
     return notes
+
+
+def selection_note(frame: pd.DataFrame) -> str:
+    """Whether the order of validation scores is that of test scores; empty of few methods."""
+    selection = selection_in(frame)
+    if selection is None:
+        return ""
+    found = [
+        f"{'none' if value is None else f'{value:.2f}'} at {embedding_size(frame, kind)}"
+        for kind, value in correlations(selection).items()
+    ]
+    return (
+        f"Rank correlation of validation and test MAP@R over {len(selection.methods)} methods: "
+        f"{', '.join(found)}."
+    )
 
 
 def describe_columns(frame: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.results.layout import find_records
 from harness.results.records import MetricsRecord, RecordError, Scores, TestRecord, read_record
@@ -21,14 +22,14 @@ def read_rows(table: Path, problems: list[str]) -> list[Row]:
     found = {path: r for path, r in records.items() if isinstance(r, TestRecord)}
     if not found:
         return []
-    newest = measured_on(newest_of(found.values()))
+    newest = newest_of(found.values())
     more = _metrics_by_run(r for r in records.values() if isinstance(r, MetricsRecord))
     by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
     first: dict[str, Path] = {}
     for path, record in found.items():
-        strange = [what for what, value in measured_on(record).items() if value != newest[what]]
-        if strange:
-            problems.append(f"{path}: measured on another {' and '.join(strange)}, left out")
+        reason = difference(record, newest, ("in it", "in the newest record"))
+        if reason:
+            problems.append(f"{path}: {reason}; left out")
             continue
         run = key_of(record)
         twin = first.setdefault(run, path)
@@ -74,8 +75,38 @@ def newest_of(records: Iterable[AnyRecord]) -> AnyRecord:
     return max(records, key=lambda record: record.provenance["time"])
 
 
-def measured_on(record: AnyRecord) -> dict[str, str]:
-    """What two records must share to stand in one table, beside the protocol."""
+def difference(
+    record: AnyRecord, reference: AnyRecord, sides: tuple[str, str] = ("there", "here")
+) -> str:
+    """Why a record cannot stand in one table with another; empty if it can.
+
+    Args:
+        sides: how to call the two.
+    """
+    its, other = sides
+    for what, value in _measured_on(record).items():
+        wanted = _measured_on(reference)[what]
+        if value != wanted:
+            return f"another {what} ({value} {its}, {wanted} {other})"
+    stated, asked = _settings(record), _settings(reference)
+    # What only one of them states was added by a newer version of the code.
+    for name in sorted(stated.keys() & asked.keys()):
+        if stated[name] != asked[name]:
+            return (
+                f"another protocol under the same name: {name} is {stated[name]} {its}, "
+                f"{asked[name]} {other}"
+            )
+    return ""
+
+
+def _settings(record: AnyRecord) -> dict[str, Any]:
+    """Every field of the protocol, and of the identity what is the same for all methods."""
+    elsewhere = ("method", "seed", "protocol", "data_fingerprint", "split")
+    fixed = {name: value for name, value in record.identity.items() if name not in elsewhere}
+    return {**record.identity["protocol"], **fixed}
+
+
+def _measured_on(record: AnyRecord) -> dict[str, str]:
     return {
         "version of the trainval images": record.identity["data_fingerprint"],
         "class split": record.identity["split"],

@@ -117,6 +117,13 @@ def average_ranks(scores: Sequence[Sequence[float]]) -> list[float]:
     return stats.rankdata(-np.asarray(scores), axis=1).mean(axis=0).tolist()
 
 
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's; None if either has no order."""
+    if np.ptp(one) < ROUNDING or np.ptp(other) < ROUNDING:
+        return None
+    return float(stats.spearmanr(one, other).statistic)
+
+
 def friedman(scores: Sequence[Sequence[float]]) -> float | None:
     """P-value of all methods being equal; None below three methods or five data sets."""
     table = np.asarray(scores)

@@ -15,7 +15,7 @@ from harness.results.layout import CONFIG, JOURNAL, find_configs
 from harness.searching.storage import Storage, open_storage
 
 # Config keys that pick among the searches; all others say how to run.
-FILTERS = ("loss", "dataset", "protocol", "trunk")
+FILTERS = ("loss", "dataset", "protocol", "trunk", "space")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class FoundSearch:
     def name(self) -> str:
         """Of the study in its storage: protocol / data set - trunk / method."""
         return "/".join(self.folder.parts[-3:])
+
+    @property
+    def table(self) -> Path:
+        """Of its results: protocol / data set - trunk."""
+        return Path(*self.folder.parts[-3:-1])
 
     def storage(self) -> Storage:
         return open_storage(self.config.storage, self.folder, self.name, self.config.heartbeat)

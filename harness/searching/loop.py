@@ -159,7 +159,7 @@ def _run(one: Search, claim: Claim, listener: Listener) -> None:
         return TrialEnded(
             method=one.method,
             trial=claim.index + 1,
-            trials=study.wanted,
+            trials=study.wanted(),
             seconds=time.perf_counter() - started,
             best=best.values[0] if best else None,
             **facts,

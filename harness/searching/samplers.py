@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,24 @@ def _levels(distribution: BaseDistribution) -> list[Any]:
     if isinstance(distribution, IntDistribution):
         return list(range(distribution.low, distribution.high + 1, distribution.step))
     return [value_at(distribution, u) for u in np.linspace(0, 1, GRID_LEVELS)]
+
+
+def grid_size(space: Space) -> int:
+    """How many points a grid has."""
+    return math.prod(len(_levels(distribution)) for distribution in space.values())
+
+
+def spell_space(space: Space) -> str:
+    return ", ".join(f"{name} {spell_range(dist)}" for name, dist in space.items()) or "of no size"
+
+
+def spell_range(distribution: BaseDistribution) -> str:
+    """As people write it: [1e-06, 1] log, or {all, negatives}."""
+    if isinstance(distribution, CategoricalDistribution):
+        return "{" + ", ".join(map(str, distribution.choices)) + "}"
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    log = " log" if distribution.log else ""
+    return f"[{distribution.low:.4g}, {distribution.high:.4g}]{log}"
 
 
 def value_at(distribution: BaseDistribution, u: float) -> Any:

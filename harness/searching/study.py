@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from optuna.distributions import distribution_to_json
+from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
 from harness.experiment import Experiment
-from harness.searching.samplers import check_sampler, planned, propose
+from harness.results.records import Identity
+from harness.searching.samplers import check_sampler, planned, propose, spell_space
 from harness.searching.storage import Storage, open_storage
-from harness.searching.summary import best_of, counts, index_of
+from harness.searching.summary import best_of, counts, index_of, is_flat
 from harness.system.device import cpu_threads
 from harness.system.seeds import derive_seed
+from losses.method import Space
 
 logger = logging.getLogger(__name__)
 
@@ -67,19 +69,20 @@ class Study:
         self.storage = storage or storage_of(experiment)
         self.optuna = self.storage.insist(self._opened)
 
-    @property
     def wanted(self) -> int:
-        """Trials to end up with."""
-        return self.limited(self.experiment.trials)
-
-    def limited(self, trials: int) -> int:
-        """So many trials, or as many as there are points in a grid."""
+        """Trials to end up with, as far as is known by now."""
+        asked, config = self.experiment.trials, self.experiment.config
+        if config.until_flat:
+            spent = self.counted()
+            if len(spent) >= asked and not is_flat(spent):
+                asked = max(asked, min(len(spent) + 1, config.max_trials))
+        # A grid has no more points than it has.
         exhaustible = self.sampler == "grid" or not self.experiment.space
-        return min(trials, len(self.plan)) if exhaustible else trials
+        return min(asked, len(self.plan)) if exhaustible else asked
 
     def missing(self) -> int:
         """Trials that are still to be counted."""
-        return max(0, self.wanted - len(self.counted()))
+        return max(0, self.wanted() - len(self.counted()))
 
     def counted(self) -> list[FrozenTrial]:
         """Trials that are spent: complete, pruned, or failed for a reason of their own."""
@@ -110,7 +113,7 @@ class Study:
             self._check_failures(trials)
             taken = {index_of(t) for t in trials if counts(t) or t.state == TrialState.RUNNING}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
-            if index >= self.wanted:
+            if index >= self.wanted():
                 return None
             space = self.experiment.space
             if index in abandoned:
@@ -154,7 +157,8 @@ class Study:
     def under_way(self) -> list[dict[str, Any]]:
         """Parameters of the trials that others are at; should one die, its trial is ours."""
         trials = self.storage.insist(self._trials)
-        running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < self.wanted]
+        wanted = self.wanted()
+        running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < wanted]
         return [self.params_of(trial.params) for trial in running]
 
     @property
@@ -178,22 +182,28 @@ class Study:
     def _bind(self, opened: optuna.Study) -> None:
         """Refuse to add trials that measure something else than those that are there."""
         space, known = self.experiment.space, self.experiment.published_params
-        ours = {
-            **self.experiment.identity(self.fingerprint),
+        searched = {
             "space": {name: json.loads(distribution_to_json(d)) for name, d in space.items()},
             "fixed_params": {name: value for name, value in known.items() if name not in space},
         }
-        ours = json.loads(json.dumps(ours))  # as it comes back from the journal
         theirs = opened.user_attrs.get("identity")
         if theirs is None:
-            opened.set_user_attr("identity", ours)
-        elif theirs != ours:
+            opened.set_user_attr("identity", {**self._measured(), **searched})
+            return
+        elsewhere = "--storage" if self.experiment.config.storage else "--runs-dir"
+        check_measures(opened, self._measured(), self.storage.place, elsewhere)
+        lines = _differences({name: theirs[name] for name in searched}, searched)
+        if lines:
             raise HarnessError(
-                f"the study in {self.storage.place} measures something else:\n"
-                + "\n".join(_differences(theirs, ours))
-                + "\n  repeat its settings to add trials, or give another "
-                + ("--storage" if self.experiment.config.storage else "--runs-dir")
+                f"the study in {self.storage.place} was searched in another space, "
+                f"{spell_space(stored_space(opened))}:\n"
+                + "\n".join(lines)
+                + "\n  `harness eval` works with it as it is; to search the space of today, give "
+                f"another {elsewhere}"
             )
+
+    def _measured(self) -> Identity:
+        return self.experiment.identity(self.fingerprint)
 
     def _end_abandoned(self) -> dict[int, dict[str, Any]]:
         """Fail the trials whose worker is gone; index -> parameters of those still to be run."""
@@ -222,7 +232,13 @@ class Study:
 
 
 def sampler_of(experiment: Experiment) -> str:
-    name = experiment.config.sampler or experiment.method.sampler
+    """The one that was asked for, or the method's.
+
+    A method that is searched on a grid of one parameter is searched like the others where the
+    protocol adds one: FastAP's 31 numbers of bins would be a grid of 155 points.
+    """
+    usual = "gp" if len(experiment.space) > 1 else experiment.method.sampler
+    name = experiment.config.sampler or usual
     check_sampler(name)
     return name
 
@@ -232,7 +248,34 @@ def storage_of(experiment: Experiment) -> Storage:
     return open_storage(config.storage, experiment.runs, experiment.name, config.heartbeat)
 
 
+def check_measures(
+    study: optuna.Study, measured: Mapping[str, Any], place: str, elsewhere: str
+) -> None:
+    """Refuse a study of another method, data set, protocol, trunk or seed.
+
+    Args:
+        measured: what is to be measured, as an experiment's identity.
+        place: of the study, for the message.
+        elsewhere: the flag that leads to another one.
+    """
+    theirs = study.user_attrs["identity"]
+    lines = _differences({name: theirs.get(name) for name in measured}, measured)
+    if lines:
+        raise HarnessError(
+            f"the study in {place} measures something else:\n"
+            + "\n".join(lines)
+            + f"\n  repeat its settings to add trials, or give another {elsewhere}"
+        )
+
+
+def stored_space(study: optuna.Study) -> Space:
+    """What its trials were searched in, whatever the method's space is today."""
+    stored = study.user_attrs["identity"]["space"]
+    return {name: json_to_distribution(json.dumps(value)) for name, value in stored.items()}
+
+
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "") -> list[str]:
+    theirs, ours = (json.loads(json.dumps(side)) for side in (theirs, ours))  # as from a journal
     lines: list[str] = []
     for key in sorted({*theirs, *ours}):
         old, new = theirs.get(key), ours.get(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
+from harness.results.fairness import not_flat, standard_error
 from harness.searching.samplers import on_bound
 
 # Fewer say nothing of what matters.
@@ -27,6 +28,9 @@ class SearchSummary:
         repeated: trials of parameters that an earlier one had.
         best_params: of the best trial, with the fixed ones.
         fold_scores: best validation score of each fold in that trial.
+        trial_scores: of all that count, in their order; None for those that failed.
+        dimensions: how many parameters are searched.
+        flat: whether the last fifth of the trials brought no more than noise.
         on_bound: parameter -> the end of its range that the best value lies on.
         importance: parameter -> its share in the variance of the scores (fANOVA); empty if there
             are too few trials to tell.
@@ -45,6 +49,9 @@ class SearchSummary:
     best_score: float
     best_params: dict[str, Any]
     fold_scores: tuple[float, ...]
+    trial_scores: tuple[float | None, ...]
+    dimensions: int
+    flat: bool
     on_bound: dict[str, str]
     importance: dict[str, float]
     curve: tuple[tuple[int, float], ...]
@@ -68,24 +75,47 @@ def counts(trial: FrozenTrial) -> bool:
     return failed or trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+# How a trial is chosen: by its mean over the folds, or by that less its standard error.
+SELECTIONS: dict[str, Callable[[FrozenTrial], float]] = {
+    "mean": lambda trial: trial.values[0],
+    "mean-se": lambda trial: trial.values[0] - standard_error(trial.user_attrs["folds"]),
+}
+
+
+def best_of(trials: Sequence[FrozenTrial], select: str = "mean") -> FrozenTrial | None:
     """The first of the complete trials with the highest score."""
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    return max(done, key=lambda trial: (trial.values[0], -trial.number)) if done else None
+    score = SELECTIONS[select]
+    return max(done, key=lambda trial: (score(trial), -trial.number)) if done else None
 
 
-def summarize(study: optuna.Study, importance: bool = True) -> SearchSummary:
+def scores_of(trials: Sequence[FrozenTrial]) -> list[float | None]:
+    """One per spent trial, in the order of the search; None for one that failed."""
+    spent = sorted(filter(counts, trials), key=index_of)
+    return [None if trial.state == TrialState.FAIL else trial.values[0] for trial in spent]
+
+
+def is_flat(trials: Sequence[FrozenTrial]) -> bool:
+    """Whether the last fifth of the trials brought no more than noise, or there is no search."""
+    best = best_of(trials)
+    if best is None or not best.distributions:
+        return best is not None
+    return not not_flat(scores_of(trials), best.user_attrs["folds"])
+
+
+def summarize(study: optuna.Study, importance: bool = True, select: str = "mean") -> SearchSummary:
     """Sum up a study.
 
     Args:
         importance: tell which parameters matter, which takes a moment.
+        select: a key of SELECTIONS.
     """
     identity = study.user_attrs["identity"]
     trials = sorted(filter(counts, study.get_trials(deepcopy=False)), key=index_of)
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     failed = [trial for trial in trials if trial.state == TrialState.FAIL]
     reasons = tuple(trial.user_attrs["reason"] for trial in failed)
-    best = best_of(trials)
+    best = best_of(trials, select)
     if best is None:
         why = f": {reasons[-1]}" if reasons else ""
         raise HarnessError(f"no trial of {identity['method']} completed{why}")
@@ -101,6 +131,9 @@ def summarize(study: optuna.Study, importance: bool = True) -> SearchSummary:
         best_score=best.values[0],
         best_params={**identity["fixed_params"], **best.params},
         fold_scores=tuple(best.user_attrs["folds"]),
+        trial_scores=tuple(scores_of(trials)),
+        dimensions=len(best.distributions),
+        flat=is_flat(trials),
         on_bound={name: end for name, end in ends.items() if end is not None},
         importance=_importance(complete) if importance else {},
         curve=_curve(complete),

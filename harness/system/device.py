@@ -8,14 +8,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import faiss
 import torch
+from torch import Tensor
 
 from harness.errors import HarnessError
 
 # Libraries read these when they are loaded, so they must be set before a worker starts.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+# With any value but 0, NVIDIA's libraries may use TF32 whatever they are asked for.
+TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 
 # Parameters of glibc's mallopt.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -54,6 +59,33 @@ def device_count(name: str) -> int:
 def device_name(device: torch.device) -> str:
     """What a record says of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def multiply_in_float32(first: Tensor, second: Tensor) -> Tensor:
+    """The product of two float32 matrices in full precision, whatever the process set for speed."""
+    if os.environ.get(TF32_VARIABLE, "0") != "0":
+        return (first.double() @ second.double()).float()
+    with full_float32(first.device):
+        return first @ second
+
+
+@contextmanager
+def full_float32(device: torch.device) -> Iterator[None]:
+    """Without TF32, bfloat16 or autocast in the products of float32 matrices."""
+    mkldnn: Any = torch.backends.mkldnn  # whose types leave this out
+    settings = torch.backends.cuda.matmul, mkldnn.matmul
+    before = [setting.fp32_precision for setting in settings]
+    for setting in settings:
+        setting.fp32_precision = "ieee"
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for setting, precision in zip(settings, before, strict=True):
+            # "none" takes it from torch's general settings: if that was so, it stays so.
+            setting.fp32_precision = "none"
+            if setting.fp32_precision != precision:
+                setting.fp32_precision = precision
 
 
 @cache

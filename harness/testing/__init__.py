@@ -2,10 +2,14 @@
 
 Each check raises AssertionError that says what is wrong:
 
->>> from harness.testing import check_method
+>>> from harness.testing import check_dataset, check_method, check_protocol
 >>> check_method("my_loss.py")
+>>> check_dataset("my_images.py", root="a/small/copy")
+>>> check_protocol("my_protocol.py")
 """
 
+from harness.testing.dataset import check_dataset
 from harness.testing.method import check_method
+from harness.testing.protocol import check_protocol
 
-__all__ = ["check_method"]
+__all__ = ["check_dataset", "check_method", "check_protocol"]

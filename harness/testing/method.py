@@ -25,6 +25,8 @@ FEATURES, DIM = 64, 32
 NUM_CLASSES = 20
 # Of training classes: fewer than any protocol allows, a fold of CUB, a fold of SOP.
 CLASS_COUNTS = (4, 75, 8488)
+# How far a step may be from its base's, as a part of its gradient.
+NEAR = 0.01
 
 
 def check_method(method: Method | str | Path) -> None:
@@ -39,12 +41,14 @@ def check_method(method: Method | str | Path) -> None:
 
 
 def first_trial_lies_in_the_space(method: Method) -> None:
-    """The preset `mlrc` names every parameter of the space, within its bounds."""
+    """The preset `mlrc` is published and names every parameter of the space, within its bounds."""
     for dataset in registry.names("dataset"):
-        params = method.preset("mlrc", dataset).params
+        where = f"preset 'mlrc' of {method.name} on {dataset}"
+        preset = method.preset("mlrc", dataset)
+        expect(not preset.tuned_by_us, f"{where} was tuned by us: call it something else")
+        params = preset.params
         for num_classes in CLASS_COUNTS:
             for name, distribution in method.space(dataset, num_classes).items():
-                where = f"preset 'mlrc' of {method.name} on {dataset}"
                 expect(name in params, f"{where} has no {name}, which is searched")
                 expect(
                     _lies_in(params[name], distribution),
@@ -155,6 +159,52 @@ def hook_can_be_checkpointed(method: Method) -> None:
         json.dumps(hook.facts())
 
 
+def wrapper_searches_what_its_base_does(method: Method) -> None:
+    """Over the same ranges, with batches, normaliser and weight decay of the base."""
+    base = _base_of(method)
+    if method.base is None or base is None:
+        return
+    for dataset in registry.names("dataset"):
+        for num_classes in CLASS_COUNTS:
+            own = method.space(dataset, num_classes)
+            for name, bounds in base.space(dataset, num_classes).items():
+                called = method.base.renamed.get(name, name)
+                expect(
+                    own.get(called) == bounds,
+                    f"{method.name} searches {called} in {own.get(called)} on {dataset}, its base "
+                    f"{base.name} {name} in {bounds}",
+                )
+    for setting in ("samples_per_class", "normalizer", "loss_weight_decay"):
+        expect(
+            getattr(method, setting) == getattr(base, setting),
+            f"{method.name} has another {setting} than its base {base.name}",
+        )
+
+
+def wrapper_comes_near_its_base(method: Method) -> None:
+    """At one corner of its space a step's gradient differs from the base's by under 1 %."""
+    base = _base_of(method)
+    if method.base is None or base is None or method.base.replaces_head:
+        return
+    space = method.space("cub", NUM_CLASSES)
+    for name, value in method.base.corner.items():
+        expect(
+            name not in space or _lies_in(value, space[name]),
+            f"the corner {name}={value} of {method.name} lies outside of its space",
+        )
+    params = {**method.preset("mlrc", "cub").params, **method.base.corner}
+    base_params = {
+        name: params[method.base.renamed.get(name, name)] for name in base.space("cub", NUM_CLASSES)
+    }
+    own, theirs = _later_gradient(method, params), _later_gradient(base, base_params)
+    difference = float((own - theirs).norm() / theirs.norm())
+    expect(
+        difference < NEAR,
+        f"at {dict(method.base.corner)} a step of {method.name} differs from its base "
+        f"{base.name} by {difference:.1%} of the gradient",
+    )
+
+
 def evaluation_is_known(method: Method) -> None:
     """Batches and normaliser are such as the harness has."""
     expect(method.samples_per_class > 0, f"samples_per_class of {method.name} must be positive")
@@ -170,13 +220,29 @@ METHOD_CHECKS = (
     order_of_a_batch_does_not_matter,
     training_resumes_from_its_state,
     hook_can_be_checkpointed,
+    wrapper_searches_what_its_base_does,
+    wrapper_comes_near_its_base,
     evaluation_is_known,
 )
 
 
-def _batch() -> tuple[Tensor, Tensor]:
+def _base_of(method: Method) -> Method | None:
+    return None if method.base is None else registry.load_method(method.base.name)
+
+
+def _later_gradient(method: Method, params: Params) -> Tensor:
+    """Of the head's parameters, after some batches that a memory can hold."""
+    head, loss = _built(method, params)
+    for seed in range(4):
+        features, labels = _batch(seed)
+        value = loss(head(features), labels)
+    gradients = torch.autograd.grad(value, list(head.parameters()))
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def _batch(seed: int = 3) -> tuple[Tensor, Tensor]:
     """Trunk features of 8 classes of 4, close enough together that every loss has work to do."""
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(8).repeat_interleave(4)
     centres = torch.randn(8, FEATURES, generator=generator)
     return centres[labels] + torch.randn(32, FEATURES, generator=generator), labels

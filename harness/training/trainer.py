@@ -75,10 +75,12 @@ class Trainer:
         self.batches = batches
         self.validate = validate
         self.protocol = protocol
-        self.patience = max(protocol.patience, method.patience or 0)
         self.loader = loader
         self.trunk_parameters = [p for p in model.trunk.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(model, loss, protocol, method, params)
+        forget_reseeded = getattr(loss, "forget_reseeded", None)
+        if forget_reseeded is not None:  # a loss that sets its parameters to new values
+            self.optimizer.register_step_pre_hook(forget_reseeded)
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.progress = Progress()
         self.train_loss = float("nan")
@@ -209,7 +211,7 @@ class Trainer:
         logger.debug("step %d: loss %.4f, score %.4f", self.step, self.train_loss, score)
 
     def _stopped_by(self) -> str | None:
-        if self.progress.waited >= self.patience:
+        if self.progress.waited >= self.protocol.patience:
             return "patience"
         return "max_steps" if self.step >= self.protocol.max_steps else None
 

@@ -13,7 +13,7 @@ import torch
 
 from harness.config import RunConfig
 from harness.data.batches import Source, TrainBatches
-from harness.data.features import Features
+from harness.data.features import AHEAD, Features
 from harness.data.loading import Loader, image_loader, open_loader
 from harness.experiment import Experiment, digest_of
 from harness.metrics import retrieval
@@ -101,11 +101,12 @@ class Unit:
             batch_size=protocol.batch_size,
             samples_per_class=protocol.samples_per_class or method.samples_per_class,
             seed=self.seed("sampler"),
+            ahead=AHEAD if protocol.frozen else 1,
         )
         return Trainer(
             model=model,
             loss=loss,
-            hook=wrap_hook(method.make_hook(self.params)),
+            hook=wrap_hook(method.make_hook(self.params, protocol.base_steps)),
             batches=batches,
             validate=validate or self._validation(device, batches),
             protocol=protocol,

@@ -37,24 +37,19 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
         c_f.check_shapes(embeddings, labels)
         labels = c_f.to_device(labels, embeddings)
         if ref_emb is None:
-            return self._loss(embeddings, labels, 0, (0, 1))
+            return self.with_references(embeddings, labels, 0, (0, 1))
         ref_emb, ref_labels = c_f.set_ref_emb(embeddings, labels, ref_emb, ref_labels)
         vectors, all_labels = torch.cat([ref_emb, embeddings]), torch.cat([ref_labels, labels])
-        return self._loss(vectors, all_labels, len(ref_emb), (1, 0))
+        return self.with_references(vectors, all_labels, len(ref_emb), (1, 0))
 
     def with_references(
-        self, vectors: Tensor, labels: Tensor, num_references: int, weight: float
+        self, vectors: Tensor, labels: Tensor, num_references: int, weights: tuple[float, float]
     ) -> Tensor:
-        """The loss against references plus `weight` times the loss within the batch, in one go.
+        """The weighted losses against references and within the batch, added up in one go.
 
         Args:
             vectors: the references, then the batch; labels likewise.
         """
-        return self._loss(vectors, labels, num_references, (1, weight))
-
-    def _loss(
-        self, vectors: Tensor, labels: Tensor, num_references: int, weights: tuple[float, float]
-    ) -> Tensor:
         margins = (self.pos_margin, self.neg_margin)
         vectors = self.distance.maybe_normalize(vectors)
         return _Contrastive.apply(vectors, labels, num_references, margins, weights)

@@ -108,6 +108,43 @@ class Numbers:
         return torch.tensor(indices)
 
 
+# Listing indices and labels of some batches, as they have been drawn since the first release.
+DRAWN = {
+    (6, 1, 0): ([31, 42, 11, 1, 20, 20], [3, 4, 1, 0, 2, 2]),
+    (6, 1, 5): ([36, 20, 12, 5, 46, 45], [3, 2, 1, 0, 4, 4]),
+    (6, 3, 0): ([34, 35, 36, 41, 44, 43], [3, 3, 3, 4, 4, 4]),
+    (6, 3, 5): ([30, 34, 36, 20, 20, 20], [3, 3, 3, 2, 2, 2]),
+    (12, 2, 2**20): (
+        [20, 20, 40, 44, 12, 10, 37, 35, 4, 1, 3, 0],
+        [2, 2, 4, 4, 1, 1, 3, 3, 0, 0, 0, 0],
+    ),
+    (3, 1, 0): ([31, 40, 10], [3, 4, 1]),
+    (3, 1, 5): ([32, 20, 10], [3, 2, 1]),
+}
+
+
+@pytest.mark.parametrize("ahead", [1, 7])
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_a_seed_draws_the_batches_that_it_always_drew(
+    drawn: tuple[int, int, int], ahead: int
+) -> None:
+    batch_size, samples_per_class, step = drawn
+    members = tuple(
+        np.arange(10 * label, 10 * label + n) for label, n in enumerate((6, 3, 1, 8, 7))
+    )
+    batches = TrainBatches(Numbers(), members, batch_size, samples_per_class, 2**40 + 7, ahead)
+    images, labels = batches[step]
+    assert (images.tolist(), labels.tolist()) == DRAWN[drawn]
+
+
+def test_batches_drawn_together_are_those_drawn_alone(batches: TrainBatches) -> None:
+    """In any order and again: of each the crops are still to be drawn from its own generator."""
+    together = replace(batches, ahead=4)
+    for step in (2, 3, 5, 4, 3, 3, 9, 0):
+        images, labels = together[step]
+        assert torch.equal(images, batches[step][0]) and torch.equal(labels, batches[step][1])
+
+
 def test_images_of_a_class_are_distinct_until_all_were_used() -> None:
     members = (np.arange(6), np.arange(10, 13), np.arange(20, 21))
     batches = TrainBatches(Numbers(), members, batch_size=12, samples_per_class=4, seed=0)

@@ -25,12 +25,18 @@ from harness.model.network import FrozenTrunk
 from harness.results.leaderboard import build
 from harness.searching.loop import search
 from harness.training.fold import run_fold
+from harness.training.trainer import Progress
 
 FROZEN = "frozen+max_steps=6+validate_every=3"
 
 
 @pytest.fixture
-def experiment(make_experiment: Callable[..., Experiment], tmp_path: Path) -> Experiment:
+def experiment(make_experiment: Callable[..., Experiment]) -> Experiment:
+    return make_experiment(protocol=FROZEN)
+
+
+@pytest.fixture
+def uncached(make_experiment: Callable[..., Experiment], tmp_path: Path) -> Experiment:
     return make_experiment(protocol=FROZEN, cache_dir=str(tmp_path / "cache"))
 
 
@@ -49,6 +55,15 @@ def test_features_are_the_pooled_output_of_the_trunk_in_inference_mode(
     )
 
 
+def test_features_are_found_by_listing_index() -> None:
+    values = np.arange(8, dtype=np.float32).reshape(4, 2)
+    features = Features("four", [7, 2, 9, 4], values)
+    assert features.for_evaluation([9, 7, 9]).tolist() == [[4, 5], [0, 1], [4, 5]]
+    for absent in (3, 10):
+        with pytest.raises(IndexError):
+            features.for_evaluation([7, absent])
+
+
 def test_features_are_computed_once(
     experiment: Experiment,
     make_experiment: Callable[..., Experiment],
@@ -56,9 +71,7 @@ def test_features_are_computed_once(
 ) -> None:
     first = open_part(experiment, "trainval")
     monkeypatch.setattr(sources, "build_trunk", lambda *given: pytest.fail("computed again"))
-    other = make_experiment(
-        protocol="frozen+lr=0.002", loss="ms", cache_dir=experiment.config.cache_dir
-    )
+    other = make_experiment(protocol="frozen+lr=0.002", loss="ms")
     again = open_part(other, "trainval")
     assert isinstance(first, Features) and isinstance(again, Features)
     assert np.array_equal(first.values, again.values)
@@ -70,8 +83,7 @@ def test_features_are_computed_once(
 def test_what_changes_features_has_features_of_its_own(
     experiment: Experiment, make_experiment: Callable[..., Experiment], changes: dict[str, object]
 ) -> None:
-    cache = experiment.config.cache_dir
-    changed = make_experiment(**{"protocol": FROZEN, "cache_dir": cache, **changes})
+    changed = make_experiment(**{"protocol": FROZEN, **changes})
     other = open_part(changed, "trainval")
     first = open_part(experiment, "trainval")
     assert not np.array_equal(first.values, other.values)
@@ -88,13 +100,13 @@ def test_the_data_fingerprint_is_that_of_the_images(
 
 
 def test_features_that_would_fill_the_disk_are_refused(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+    uncached: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_images(experiment, "trainval")  # are there already
+    open_images(uncached, "trainval")  # are there already
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**10, 0, 2**30 + 1000))
     with pytest.raises(HarnessError, match="the features of this part take") as caught:
-        open_part(experiment, "trainval")
+        open_part(uncached, "trainval")
     assert "--cache-dir" in str(caught.value)
 
 
@@ -108,7 +120,7 @@ def test_a_cache_that_cannot_be_written_is_said_plainly(
 
 
 def test_a_trunk_that_fails_does_so_before_images_are_decoded(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+    uncached: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object) -> None:
         raise HarnessError("no such network")
@@ -116,7 +128,7 @@ def test_a_trunk_that_fails_does_so_before_images_are_decoded(
     monkeypatch.setattr(sources, "build_trunk", fail)
     monkeypatch.setattr(sources, "open_images", lambda *given: pytest.fail("decoded"))
     with pytest.raises(HarnessError, match="no such network"):
-        open_part(experiment, "trainval")
+        open_part(uncached, "trainval")
 
 
 def test_only_head_and_loss_train_at_the_searched_rates(experiment: Experiment) -> None:
@@ -130,7 +142,8 @@ def test_only_head_and_loss_train_at_the_searched_rates(experiment: Experiment) 
 def test_proxies_without_a_rate_share_that_of_the_head(
     make_experiment: Callable[..., Experiment],
 ) -> None:
-    experiment = make_experiment(protocol=FROZEN, loss="ccp")
+    experiment = make_experiment(protocol=FROZEN, loss="ccp", space="paper")
+    assert "loss_lr" not in experiment.published_params
     params = {**experiment.published_params, "head_lr": 0.004}
     trainer = unit_of(experiment, params).build_trainer(torch.device("cpu"))
     rates = {group["name"]: group["lr"] for group in trainer.optimizer.param_groups}
@@ -153,6 +166,29 @@ def test_a_fold_is_repeated_bit_by_bit(experiment: Experiment, tmp_path: Path) -
     elsewhere = experiment.config.updated({"runs_dir": str(tmp_path / "again")})
     other = replace(experiment, config=elsewhere)
     assert run_fold(unit_of(other, fold=1)).history == first.history
+
+
+class Stop(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("loss", ["proxyanchor", "contrastive", "ccp"])
+def test_a_fold_that_was_cut_goes_on_bit_by_bit(
+    make_experiment: Callable[..., Experiment], tmp_path: Path, loss: str
+) -> None:
+    unit = unit_of(make_experiment(protocol=FROZEN, loss=loss))
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 3:
+            raise Stop
+
+    whole, cut, resumed = (unit.build_trainer(torch.device("cpu")) for _ in range(3))
+    expected = whole.fit(tmp_path / "whole.pt", seed=1)
+    with pytest.raises(Stop):
+        cut.fit(tmp_path / "cut.pt", seed=1, report=stop)
+    assert resumed.fit(tmp_path / "cut.pt", seed=1).history == expected.history
+    ends = [torch.load(tmp_path / f"{name}.pt", weights_only=False) for name in ("whole", "cut")]
+    assert all(torch.equal(one, ends[1]["model"][name]) for name, one in ends[0]["model"].items())
 
 
 def test_a_frozen_search_and_evaluation_have_a_table_of_their_own(

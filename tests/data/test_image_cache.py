@@ -188,4 +188,4 @@ def test_two_processes_build_the_cache_once(uneven_listing: Listing, tmp_path: P
     processes = [context.Process(target=open_in_process, args=arguments) for _ in range(3)]
     for process in processes:
         process.start()
-    assert sorted(counts.get(timeout=60) for _ in processes) == [0, 0, 8]
+    assert sorted(counts.get(timeout=300) for _ in processes) == [0, 0, 8]

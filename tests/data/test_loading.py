@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -38,8 +39,38 @@ def test_what_goes_to_a_gpu_is_pinned(
 ) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(loading, "DataLoader", lambda items, **given: asked.update(given) or [])
-    assert list(Loader(device).load([1, 2])) == []
+    assert list(Loader(device, processes=2).load([1, 2])) == []
     assert asked["pin_memory"] is pinned
+
+
+@dataclass
+class Counted:
+    """Items that are counted as they are made, and draw at random."""
+
+    made: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.made.append(index)
+        return torch.tensor(index), torch.rand(())
+
+
+def test_without_processes_an_item_is_made_when_it_is_asked_for() -> None:
+    items = Counted()
+    loaded = Loader(CPU).load(items, order=[2, 0, 3])
+    assert items.made == []
+    assert next(loaded)[0] == 2
+    assert items.made == [2]
+    assert [int(number) for number, _ in loaded] == [0, 3]
+
+
+def test_loading_draws_nothing_from_the_stream_of_the_loss() -> None:
+    torch.manual_seed(0)
+    expected = [float(torch.rand(())) for _ in range(4)]
+    torch.manual_seed(0)
+    assert [float(drawn) for _, drawn in Loader(CPU).load(Counted())] == expected
 
 
 @pytest.mark.parametrize(

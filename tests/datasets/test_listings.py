@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from dataset_files import (
     CARS,
     IN_SHOP,
     WRITERS,
+    write_cars,
     write_cub,
     write_devkit_cars,
-    write_flat_cars,
     write_imagenet,
     write_inaturalist,
     write_inaturalist_json,
@@ -31,54 +32,24 @@ from scipy.io import savemat
 
 from harness import registry
 from harness.datasets import cars, cub, folder, glyphs, imagenet, inaturalist, inshop, sop
-from harness.datasets.dataset import Dataset, Listing, decode_rgb
+from harness.datasets.dataset import Dataset, decode_rgb
+from harness.testing.dataset import DATASET_CHECKS, Copy
 
 
 @pytest.fixture(params=registry.names("dataset"))
-def listing(request: pytest.FixtureRequest, tmp_path: Path) -> Listing:
+def copy(request: pytest.FixtureRequest, tmp_path: Path) -> Copy:
     dataset, _ = registry.load_dataset(request.param)
     if not dataset.needs_root:
-        return dataset.list_images(None)
+        return Copy(dataset, None)
+    if dataset.name not in WRITERS:
+        pytest.skip(f"no write_{dataset.name} in tests/dataset_files.py writes a copy of its files")
     WRITERS[dataset.name](tmp_path / "data")
-    return dataset.list_images(tmp_path / "data")
+    return Copy(dataset, tmp_path / "data")
 
 
-def test_labels_count_up_from_zero_and_every_class_has_a_name(listing: Listing) -> None:
-    assert listing.labels.dtype == np.int64
-    assert np.array_equal(np.unique(listing.labels), np.arange(listing.num_classes))
-    assert len(set(listing.class_names)) == listing.num_classes
-
-
-def test_names_are_unique_and_relative(listing: Listing) -> None:
-    assert len(set(listing.names)) == len(listing.names) == len(listing.labels)
-    assert not any(name.startswith("/") for name in listing.names)
-
-
-def test_images_decode_to_the_mode_they_promise(listing: Listing) -> None:
-    for index in (0, len(listing.names) - 1):
-        image = listing.decode(listing.read(index))
-        assert image.mode == listing.mode
-        assert listing.read(index) == listing.read(index)
-
-
-def test_a_complete_copy_has_no_missing_files_and_stamps_without_opening(listing: Listing) -> None:
-    assert listing.missing == ()
-    assert listing.stamp(0)
-
-
-def test_roles_are_of_test_images_alone(listing: Listing) -> None:
-    if listing.queries is not None:
-        assert listing.queries.shape == listing.labels.shape and listing.queries.dtype == bool
-        assert listing.given_trainval is not None
-        assert not listing.queries[np.isin(listing.labels, listing.given_trainval)].any()
-
-
-def test_superclasses_cover_every_class(listing: Listing) -> None:
-    if listing.superclasses is not None:
-        assert listing.superclasses.shape == (listing.num_classes,)
-        kinds = np.unique(listing.superclasses)
-        assert np.array_equal(kinds, np.arange(len(kinds)))
-        assert 1 < len(kinds) < listing.num_classes
+@pytest.mark.parametrize("check", DATASET_CHECKS, ids=lambda check: check.__name__)
+def test_every_data_set_keeps_the_contract(copy: Copy, check: Callable[[Copy], None]) -> None:
+    check(copy)
 
 
 def test_glyphs_has_200_classes_of_48_images() -> None:
@@ -185,7 +156,12 @@ def test_folder_says_what_is_missing_and_what_it_expects(
     assert "one folder per class" in str(raised.value)
 
 
-WITH_SOURCE = [name for name in sorted(WRITERS) if name != "folder"]
+def source_of(name: str) -> Any:
+    """Where the files of a data set come from, if its module says so."""
+    return getattr(import_module(f"harness.datasets.{name}"), "SOURCE", None)
+
+
+WITH_SOURCE = [name for name in WRITERS if source_of(name)]
 
 
 @pytest.fixture(params=WITH_SOURCE)
@@ -196,8 +172,7 @@ def dataset(request: pytest.FixtureRequest) -> Dataset:
 def test_a_root_may_be_the_folder_itself_or_hold_it_by_a_usual_name(
     dataset: Dataset, tmp_path: Path
 ) -> None:
-    module = {m.SOURCE.name: m for m in (cars, cub, imagenet, inaturalist, inshop, sop)}
-    for usual in module[dataset.name].SOURCE.folders:
+    for usual in source_of(dataset.name).folders:
         root = tmp_path / usual.replace(" ", "_") / "data"
         WRITERS[dataset.name](root / usual)
         outer, inner = dataset.list_images(root), dataset.list_images(root / usual)
@@ -265,7 +240,7 @@ def test_cub_goes_by_ids_and_groups_by_the_last_word(tmp_path: Path) -> None:
 
 
 def test_both_layouts_of_cars_list_the_same_pictures_in_the_same_order(tmp_path: Path) -> None:
-    write_flat_cars(tmp_path / "flat")
+    write_cars(tmp_path / "flat")
     write_devkit_cars(tmp_path / "kit")
     flat, kit = cars.list_images(tmp_path / "flat"), cars.list_images(tmp_path / "kit")
     assert flat.labels.tolist() == kit.labels.tolist() == [0, 0, 1, 1, 2, 2]
@@ -314,14 +289,14 @@ def test_annotations_of_cars_without_classes_are_refused(tmp_path: Path) -> None
 
 
 def test_a_file_of_cars_that_is_no_matlab_file_is_refused(tmp_path: Path) -> None:
-    write_flat_cars(tmp_path)
+    write_cars(tmp_path)
     (tmp_path / "cars_annos.mat").write_text("<html>404 Not Found</html>" * 20)
     with pytest.raises(ValueError, match=r"cars_annos.mat is no MATLAB file that can be read"):
         cars.list_images(tmp_path)
 
 
 def test_a_file_of_cars_without_annotations_is_refused(tmp_path: Path) -> None:
-    write_flat_cars(tmp_path)
+    write_cars(tmp_path)
     savemat(tmp_path / "cars_annos.mat", {"class_names": np.array([["one"]], dtype=object)})
     with pytest.raises(ValueError, match=r"cars_annos.mat holds no 'annotations'"):
         cars.list_images(tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import QUICK, start
+from conftest import FOLDER, start
 
 from harness import registry
 from harness.cli import app, display, main
@@ -40,9 +40,15 @@ COMMANDS = commands_of(typer.main.get_command(app))
         (["search", "--loss", "contrastve"], "Did you mean 'contrastive'"),
         (["search", "--loss", "ms", "--dataset", "glyfs"], "Did you mean 'glyphs'"),
         (["search", "--loss", "ms", "--protocol", "mlrc+batchsize=1"], "Did you mean 'batch_size'"),
+        (["search", "--loss", "ms", "--protocol", "mlrc+metric=map"], "Did you mean 'map_at_r'"),
+        (["search", "--loss", "ms", "--select", "best"], "No such option: --select"),
+        (["eval", "--select", "best"], "'select' takes mean, mean-se, got 'best'"),
         (["search", "--loss", "ms", "--trunk", "resnet"], "no trunk named 'resnet'"),
         (["search", "--loss", "ms", "--preset", "mine"], "ms has no preset 'mine'"),
-        (["search", "--loss", "ms", "--trials", "-3"], "trials must not be negative, got -3"),
+        (
+            ["search", "--loss", "ms", "--trials", "-3"],
+            "'trials' takes a whole number >= 0, got -3",
+        ),
         (["search", "--loss", "ms", "--trials", "x"], "Invalid value for '--trials'"),
         (["search", "--loss", "ms", "--device", "tpu"], "no device named 'tpu'"),
         (["search", "--loss", "ms", "--sampler", "bayes"], "no sampler named 'bayes'"),
@@ -104,9 +110,13 @@ def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
             assert f"  {name} " in text
 
 
-def test_train_shows_the_four_folds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--protocol", QUICK, "--runs-dir", str(tmp_path), "--device", "cpu"]
-    command = ["train", "--loss", "ccp-triplet", *where, "--set", "params.margin=0.3", "--geometry"]
+def test_train_shows_the_four_folds(
+    tmp_path: Path, image_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    what = ["--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"]
+    where = ["--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+    margin = ["--set", "params.margin=0.3"]
+    command = ["train", "--loss", "ccp-triplet", *what, *where, *margin, "--geometry"]
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "margin=0.3" in text
@@ -161,12 +171,13 @@ class Telling(TripletMarginLoss):
 
 
 def start_search(
-    runs: Path, workers: str, protocol: str = QUICK, loss: str = "triplet"
+    pictures: Path, runs: Path, workers: str, protocol: str = FOLDER, loss: str = "triplet"
 ) -> subprocess.Popen[str]:
     """A search in a group of processes of its own, so that a signal can reach all of them."""
     command = [
         *(sys.executable, "-m", "harness", "search", "--loss", loss, "--device", "cpu"),
-        *("--protocol", protocol, "--trials", "40", "--workers", workers, "-v"),
+        *("--dataset", f"folder:{pictures}", "--trunk", "convnet", "--protocol", protocol),
+        *("--trials", "900", "--sampler", "random", "--workers", workers, "-v"),
         *("--runs-dir", str(runs)),
     ]
     return start(command, stderr=subprocess.PIPE, start_new_session=True)
@@ -181,7 +192,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> None:
 def read_to_the_end(process: subprocess.Popen[str]) -> str:
     """What it still says; that ends when the last process that could say something has ended."""
     try:
-        return process.communicate(timeout=60)[1]
+        return process.communicate(timeout=300)[1]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
@@ -189,9 +200,11 @@ def read_to_the_end(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.slow
-def test_ctrl_c_stops_every_process_and_says_how_to_go_on(tmp_path: Path, workers: str) -> None:
-    process = start_search(tmp_path, workers)
-    read_until(process, "fold 2, step 3/6")
+def test_ctrl_c_stops_every_process_and_says_how_to_go_on(
+    tmp_path: Path, image_folder: Path, workers: str
+) -> None:
+    process = start_search(image_folder, tmp_path, workers)
+    read_until(process, "fold 2, step 2/4")
     os.killpg(process.pid, signal.SIGINT)
     said = read_to_the_end(process)
     assert process.returncode == 130
@@ -204,11 +217,12 @@ def test_ctrl_c_stops_every_process_and_says_how_to_go_on(tmp_path: Path, worker
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, image_folder: Path) -> None:
     """The next validation would be hours away."""
-    (tmp_path / "telling.py").write_text(TELLING)
-    hours = "mlrc+max_steps=1000000+validate_every=1000000"
-    process = start_search(tmp_path / "runs", "2", hours, str(tmp_path / "telling.py"))
+    telling = tmp_path / "telling.py"
+    telling.write_text(TELLING)
+    hours = re.sub(r"(max_steps|validate_every)=\d", r"\1=1000000", FOLDER)
+    process = start_search(image_folder, tmp_path / "runs", "2", hours, str(telling))
     read_until(process, "a step")
     os.killpg(process.pid, signal.SIGINT)
     read_until(process, "Ctrl-C again stops at once")

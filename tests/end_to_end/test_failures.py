@@ -45,6 +45,12 @@ SPACE = {{"margin": FloatDistribution(0, 1)}}
 """
 
 
+BROKEN = """def __init__(self, margin):
+        raise ZeroDivisionError("mine")
+
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -69,6 +75,45 @@ def test_a_loss_that_fails_fails_its_trials_with_reason_and_traceback(
     assert [t.user_attrs["reason"] for t in study.counted()] == [reason, reason]
     noted = (unit_of(experiment).folder / FAILURE).read_text()
     assert noted.startswith("Traceback") and reason.split(": ")[-1] in noted
+
+
+@pytest.mark.parametrize("command", ["search", "train", "submit"])
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("params.margin=abc", "margin must be a number, got 'abc'"),
+        ("params.margin=nan", "margin must be"),
+        ("params.proxies_per_class=2.5", "proxies_per_class must be a whole number, got 2.5"),
+        ("params.pool_ratio=-3.0", "ccp-triplet cannot be built with"),
+    ],
+)
+def test_a_bad_value_is_one_message_before_any_work(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    assignment: str,
+    message: str,
+) -> None:
+    runs = tmp_path / "runs"
+    given = [command, "--loss", "ccp-triplet", "--set", assignment, "--runs-dir", str(runs)]
+    assert main(given) == 2
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 1 and message in said and "Traceback" not in said
+    assert not runs.exists(), "no trial was spent"
+
+
+@pytest.mark.parametrize("command", ["search", "train"])
+def test_a_loss_that_cannot_be_built_is_one_message_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    path = tmp_path / "mine.py"
+    text = LOSS.format(body="pass")
+    path.write_text(text.replace("def compute_loss", BROKEN + "    def compute_loss"))
+    runs = tmp_path / "runs"
+    assert main([command, "--loss", str(path), "--runs-dir", str(runs)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("cannot be built with margin=0.5\n  ZeroDivisionError: mine\n") == 1
+    assert "Traceback" not in said and not runs.exists()
 
 
 def test_an_image_that_cannot_be_read_fails_the_trial(
@@ -211,15 +256,15 @@ def test_the_trial_of_a_killed_worker_is_done_by_the_other(
     command = [
         *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
         *("--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"),
-        *("--trials", "11", "--workers", "2", "--runs-dir", str(tmp_path / "runs")),
+        *("--trials", "6", "--workers", "2", "--runs-dir", str(tmp_path / "runs")),
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process: Any = subprocess.Popen(command, text=True, **pipes)
-    while "trial 1/11" not in process.stderr.readline():
+    while "trial 1/6" not in process.stderr.readline():
         assert process.poll() is None
     holders = list(tmp_path.glob("runs/*/*/*/workers/*.lock"))
     os.kill(int(holders[0].name.split("-")[-2]), signal.SIGKILL)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert "11 trials, 0 failed" in out
+    assert "6 trials, 0 failed" in out
     assert "a worker ended with exit code -9" in err and "the others did its part" in err

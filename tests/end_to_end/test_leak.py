@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FOLDER, identity_of
+from conftest import identity_of
 
 from harness import registry
 from harness.config import RunConfig
@@ -26,16 +26,8 @@ FROZEN_FOLDER = "frozen+batch_size=8+crop=12+max_steps=4+resize=16+validate_ever
 
 
 @pytest.fixture
-def folder_config(config: RunConfig, image_folder: Path, tmp_path: Path) -> RunConfig:
-    return config.updated(
-        {
-            "dataset": f"folder:{image_folder}",
-            "protocol": FOLDER,
-            "trunk": "convnet",
-            "trials": 2,
-            "cache_dir": str(tmp_path / "cache"),
-        }
-    )
+def folder_config(folder_config: RunConfig) -> RunConfig:
+    return folder_config.updated({"trials": 2})
 
 
 @pytest.fixture

@@ -1,53 +1,67 @@
-"""What the README and the pages behind it show exists: commands, files, names."""
+"""What the README shows first works: its five commands, and the same from Python."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
-import typer
+from conftest import QUICK
+from documents import ROOT, blocks
 
-from harness import registry
-from harness.cli import app
-from harness.metrics.names import is_metric
+from harness.cli import main
 
-ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-TEXT = "\n".join(page.read_text() for page in PAGES if page.name != "CHANGES.md")
-COMMANDS = sorted(set(re.findall(r"^(?:\$ |`)?(harness [^#`\n]+)", TEXT, flags=re.MULTILINE)))
+README = ROOT / "README.md"
 
-
-def test_there_are_commands_to_check() -> None:
-    assert len(COMMANDS) >= 4
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_is_shown_parses(command: str) -> None:
-    """With its real flags and a real loss, data set, protocol and trunk."""
-    _, name, *arguments = shlex.split(command)
-    click_command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    if hasattr(click_command, "commands"):
-        name, *arguments = arguments
-        click_command = click_command.commands[name]
-    parsed = click_command.make_context(name, arguments).params
-    for loss in [*(parsed.get("loss") or []), *(parsed.get("more") or [])]:
-        if not loss.endswith(".py") and not is_metric(loss):
-            registry.load_method(loss)
-    for kind, load in (("dataset", registry.load_dataset), ("trunk", registry.load_trunk)):
-        given = parsed.get(kind) or []
-        for spec in [given] if isinstance(given, str) else given:
-            load(spec)
+# What makes a command quick and keeps it to itself; of a flag that is given twice, the last counts.
+QUICKLY = {
+    "search": ["--protocol", QUICK, "--trials", "2", "--workers", "1", "--runs-dir", "{}/runs"],
+    "show": ["--runs-dir", "{}/runs"],
+    "eval": [
+        *("--reproductions", "2", "--workers", "1", "--runs-dir", "{}/runs"),
+        *("--results-dir", "{}/results"),
+    ],
+    "compare": ["--results-dir", str(ROOT / "results")],
+}
+# The same for calls from Python.
+SETTINGS = (
+    'dataset="glyphs", protocol=QUICK, workers=1, reproductions=2, '
+    'runs_dir=f"{WHERE}/runs", results_dir=f"{WHERE}/results"'
+)
 
 
-def test_every_file_that_is_named_exists() -> None:
-    paths = set(re.findall(r"`((?:harness|losses|protocols)/[\w./]*)`", TEXT))
-    assert len(paths) > 10
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared: what the commands have done, the Python code finds done."""
+    return tmp_path_factory.mktemp("readme")
 
 
-def test_make_targets_that_are_named_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"\bmake ([a-z]+)", TEXT)) - {"and"}:
-        assert f"\n{target}:" in makefile
+@pytest.mark.slow
+def test_the_first_commands_work_one_after_the_other(
+    where: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = [block for block in blocks(README) if block.startswith("harness list")]
+    commands = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
+    assert [command[0] for command in commands] == ["list", "search", "show", "eval", "compare"]
+    for command in commands:
+        more = [word.format(where) for word in QUICKLY.get(command[0], [])]
+        assert main([*command, *more]) == 0, command
+    printed = capsys.readouterr().out
+    assert "best validation map@r" in printed and "is better than" in printed
+    (table,) = where.glob("results/*/glyphs-convnet/leaderboard.csv")
+    assert "ccp-c2" in list(pd.read_csv(table)["method"])
+
+
+@pytest.mark.slow
+def test_the_same_works_from_python(where: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [block for block in blocks(README, "python") if "harness.search" in block]
+    quick = re.sub(r"trials=\d+", "trials=2", code.replace('dataset="glyphs"', SETTINGS))
+    assert quick.count("QUICK") == 2 and "trials=2" in quick
+    file = where / "example.py"
+    file.write_text(f"QUICK, WHERE = {QUICK!r}, {str(where)!r}\n{quick}")
+    runpy.run_path(str(file), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "reference_weight" in printed and "ccp-c2" in printed

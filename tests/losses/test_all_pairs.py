@@ -72,7 +72,7 @@ def test_both_terms_in_one_go_are_their_sum(weight: float) -> None:
             torch.cat([references, embeddings]),
             torch.cat([reference_labels, labels]),
         )
-        return function.with_references(vectors, all_labels, len(references), weight)
+        return function.with_references(vectors, all_labels, len(references), (1, weight))
 
     torch.testing.assert_close(
         value_and_gradients(in_one_go, ours), value_and_gradients(apart, pml)

@@ -16,11 +16,18 @@ from torch import Tensor, nn
 
 from losses._tools.ball import BallLpDistance, ball_normalize
 from losses._tools.k_center import farthest_points
-from losses.ccp import BASE_PARAMS, METHODS, AlternatingProjections, CCPLoss, build_hook
+from losses.ccp import (
+    METHODS,
+    PAIR_LOSSES,
+    AlternatingProjections,
+    CCPLoss,
+    build_hook,
+    build_pair_loss,
+)
 
 EMBEDDINGS = torch.tensor([[3.0, 4.0], [0.3, 0.4], [-0.5, 0.5], [0.2, -0.9]])
 LABELS = torch.tensor([0, 0, 1, 1])
-CARS = BASE_PARAMS["c2"]["cars"]
+CARS = PAIR_LOSSES["c2"].published["cars"]
 PROXIES = torch.tensor([[[0.6, 0.8], [0.0, 0.5]], [[-1.0, 0.0], [0.0, -1.0]]])
 
 
@@ -49,6 +56,25 @@ def test_the_proxy_term_has_the_worked_out_value(
 
 def test_the_batch_term_adds_a_tenth_of_the_loss_within_the_batch() -> None:
     assert worked_example("c2", 0.1, CARS) == pytest.approx(0.731658, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.0, 0.654916),  # the proxies alone
+        (1 / 11, 0.731658 * 10 / 11),  # the authors' sum, but for its scale
+        # By hand: positives (0.6, 0.8), (0.3, 0.4) are 0.5 apart and (-0.5, 0.5), (0.2, -0.9)
+        # are sqrt(2.45), on average 0.7674 beyond the margin of 0.2652; no negatives are nearer
+        # than 0.5409.
+        (1.0, (0.5 + math.sqrt(2.45)) / 2 - 0.2652),
+    ],
+)
+def test_the_share_of_the_batch_goes_from_the_paper_to_the_base(
+    share: float, expected: float
+) -> None:
+    loss = CCPLoss(2, 2, "c2", 2, base_params=CARS, batch_share=share)
+    loss.set_proxies(PROXIES)
+    assert loss(EMBEDDINGS, LABELS).item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -97,6 +123,26 @@ def test_gradients_are_right_for_embeddings_and_proxies(base: str) -> None:
 
     proxies = loss.proxies.detach().clone()
     assert torch.autograd.gradcheck(value, (embeddings.requires_grad_(), proxies.requires_grad_()))
+
+
+@pytest.mark.parametrize("base", ["c1", "c2", "ms", "triplet"])
+def test_a_share_mixes_the_two_terms_in_value_and_gradient(base: str) -> None:
+    results = {}
+    for share in (0.0, 0.3, 1.0):
+        loss, embeddings, labels = random_case(base, batch_share=share)
+        value = loss(embeddings.requires_grad_(), labels)
+        results[share] = value.detach(), *torch.autograd.grad(value, embeddings)
+    for mixed, proxies, batch in zip(results[0.3], results[0.0], results[1.0], strict=True):
+        torch.testing.assert_close(mixed, 0.7 * proxies + 0.3 * batch)
+
+
+@pytest.mark.parametrize("base", ["c1", "c2", "ms", "triplet"])
+def test_the_whole_share_is_the_base_loss_alone(base: str) -> None:
+    loss, embeddings, labels = random_case(base, batch_share=1.0)
+    alone = build_pair_loss(base)(embeddings, labels)
+    torch.testing.assert_close(loss(embeddings, labels), alone)
+    loss(embeddings.requires_grad_(), labels).backward()
+    assert loss.proxies.grad is None
 
 
 @pytest.mark.parametrize("base", ["c1", "c2", "ms", "triplet"])
@@ -160,6 +206,8 @@ def test_setting_proxies_keeps_the_parameter_that_an_optimizer_holds() -> None:
         ({"base": NTXentLoss(), "base_params": {"margin": 1}}, "base given by name"),
         ({"proxies_per_class": 0}, "proxies_per_class must be positive, got 0"),
         ({"batch_loss_weight": -1}, "must not be negative, got -1"),
+        ({"batch_share": 1.5}, "batch_share must lie between 0 and 1, got 1.5"),
+        ({"batch_share": 0.5, "batch_loss_weight": 0.1}, "give one of them, got 0.5 and 0.1"),
     ],
 )
 def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -421,6 +469,7 @@ def test_every_tensor_of_the_hook_is_on_the_device_of_the_model() -> None:
     [
         ({"pool_size": 0}, "pool_size must be positive, got 0"),
         ({"reference_weight": -1.0}, "must not be negative, got -1"),
+        ({"start": -1}, "start must not be negative, got -1"),
         ({"monitor": "map"}, "one of score, loss, got 'map'"),
     ],
 )
@@ -438,6 +487,85 @@ def test_the_hook_refuses_another_loss() -> None:
         AlternatingProjections().on_train_begin(run)
 
 
+# Steps of the base alone
+
+
+def train(hook: AlternatingProjections, run: Run, steps: int, validate_every: int = 2) -> list[Any]:
+    """Plain steps with falling scores, as a trainer makes them; loss and instance of each."""
+    if run.step == 0:
+        hook.on_train_begin(run)
+    log = []
+    parameters = [*run.model.parameters(), *run.loss.parameters()]
+    optimizer = torch.optim.SGD([p for p in parameters if p.requires_grad], lr=0.05)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        labels = torch.arange(6) % NUM_CLASSES
+        inputs = torch.randn(6, 5, generator=torch.Generator().manual_seed(run.step))
+        value = run.loss(run.model(inputs), labels)
+        value.backward()
+        hook.after_backward(run)
+        optimizer.step()
+        run.step += 1
+        if run.step % validate_every == 0:
+            hook.on_validation_end(run, -float(run.step))
+        log.append((value.item(), hook.instance))
+    return log
+
+
+def test_until_it_starts_the_base_trains_alone() -> None:
+    run, hook = new_run(), AlternatingProjections(start=4)
+    before = run.loss.proxies.detach().clone()
+    base = Run(copy.deepcopy(run.model), run.loss)
+    alone = Run(base.model, CCPLoss(NUM_CLASSES, DIM, batch_share=1.0))
+    assert train(hook, run, 3) == train(AlternatingProjections(), alone, 3)
+    assert torch.equal(run.loss.proxies, before)
+    assert run.pools == []
+
+
+def test_then_proxies_are_picked_and_the_proxy_problem_begins() -> None:
+    run, hook = new_run(), AlternatingProjections(start=4, pool_size=5)
+    train(hook, run, 4)
+    (pool,) = run.pools
+    expected = farthest_points(pool, torch.zeros(NUM_CLASSES, 2, DIM))
+    assert torch.equal(run.loss.class_proxies(), expected)
+    train(hook, run, 1)
+    assert not torch.equal(run.loss.class_proxies(), expected)
+
+
+def test_validations_of_the_base_alone_are_not_counted() -> None:
+    run, hook = new_run(), AlternatingProjections(start=6)
+    train(hook, run, 6)
+    assert (hook.instance, hook.best, hook.wait) == (0, -math.inf, 0)
+    # One that is the best so far, then three that are not.
+    instances = [instance for _, instance in train(hook, run, 8)]
+    assert instances == [0, 0, 0, 0, 0, 0, 0, 1]
+    assert hook.facts() == {"instances": 2, "start": 6}
+
+
+@pytest.mark.parametrize("stopped_at", [2, 4, 6])
+def test_training_resumes_exactly_before_at_and_after_the_start(stopped_at: int) -> None:
+    run, hook = new_run(), AlternatingProjections(start=4, reference_weight=1.0)
+    train(hook, run, stopped_at)
+    states = copy.deepcopy([part.state_dict() for part in (run.model, run.loss, hook)])
+    expected = train(hook, run, 12)
+    again, other = new_run(), AlternatingProjections(start=4, reference_weight=1.0)
+    for part, state in zip((again.model, again.loss, other), states, strict=True):
+        part.load_state_dict(state)
+    again.step = stopped_at
+    again.pools = run.pools[: int(stopped_at >= 4)]
+    assert train(other, again, 12) == expected
+
+
+def test_a_checkpoint_of_before_there_was_a_start_goes_on_with_its_proxies() -> None:
+    run = new_run()
+    state = run.loss.state_dict()
+    del state["base_alone"]
+    other = new_run().loss
+    other.base_alone.fill_(True)
+    other.load_state_dict(state)
+    assert not other.base_alone
+
+
 # Methods
 
 
@@ -452,11 +580,12 @@ def test_presets_are_the_published_pools(dataset: str, proxies: int, pool: int) 
 
 
 def test_the_batch_term_is_in_the_official_preset_and_not_in_the_papers() -> None:
-    weights = [
-        METHODS[1].preset(name, "cub").params["batch_loss_weight"]
-        for name in ("paper", "official", "mlrc")
-    ]
-    assert weights == [0.0, 0.1, 0.1]
+    for method, name, expected in (
+        (METHODS[1], "batch_share", [0.0, 1 / 11, 1 / 11]),
+        (METHODS[1].with_space("paper"), "batch_loss_weight", [0.0, 0.1, 0.1]),
+    ):
+        presets = ("paper", "official", "mlrc")
+        assert [method.preset(preset, "cub").params[name] for preset in presets] == expected
 
 
 def test_base_parameters_of_the_preset_reach_the_base_loss() -> None:

@@ -19,10 +19,11 @@ from pytorch_metric_learning.losses import (
     ProxyAnchorLoss,
     TripletMarginLoss,
 )
-from pytorch_metric_learning.miners import DistanceWeightedMiner, TripletMarginMiner
+from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.reducers import DoNothingReducer
 from torch import Tensor, nn
 
+from losses._tools.mining import DistanceWeightedMiner
 from losses.drml import BASES, METHODS, DRMLLoss, RelationHead
 
 FEATURES = 12
@@ -441,27 +442,46 @@ def test_logits_are_those_of_the_output_and_missing_without_proxies() -> None:
 # Methods
 
 
+BY_NAME: dict[str, Any] = {method.name: method for method in METHODS}
+DRML = [method for name, method in BY_NAME.items() if name.startswith("drml")]
+
+
 def test_head_and_loss_of_a_method_have_the_groups_of_the_parameters() -> None:
-    for method, groups in itertools.product(METHODS, (2, 8)):
-        assert method.build_head is not None
-        loss: Any = method.build_loss(CLASSES, DIM, groups=groups)
-        loss.attach(method.build_head(64, DIM, groups=groups))
+    for method, groups in itertools.product(DRML, (1, 2, 8)):
+        loss: Any = method.make_loss(CLASSES, DIM, {"groups": groups})
+        loss.attach(method.make_head(64, DIM, {"groups": groups}))
         assert loss.groups == groups
 
 
-def test_pair_losses_are_mined_and_sampled_four_to_a_class() -> None:
-    by_name = {method.name: method for method in METHODS}
-    miners = {name: method.build_loss(CLASSES, DIM).miner for name, method in by_name.items()}
+def test_pair_losses_are_mined_as_their_bases_are() -> None:
+    miners = {method.name: method.make_loss(CLASSES, DIM, {}).miner for method in DRML}
     assert isinstance(miners["drml-triplet"], TripletMarginMiner)
     assert miners["drml-triplet"].type_of_triplets == "semihard"
     assert isinstance(miners["drml-margin"], DistanceWeightedMiner)
     assert miners["drml-pa"] is miners["drml-cosface"] is None
-    assert {name: method.samples_per_class for name, method in by_name.items()} == {
-        "drml-triplet": 4,
-        "drml-pa": 1,
-        "drml-cosface": 1,
-        "drml-margin": 4,
-    }
+    for name, base in (("relation-triplet", "drml-triplet"), ("relation-margin", "drml-margin")):
+        method = BY_NAME[name]
+        alone = method.make_loss(CLASSES, DIM, method.preset("mlrc", "cub").params)
+        assert type(alone.miner) is type(miners[base])
+
+
+def test_relation_methods_train_the_head_by_the_base_loss_alone() -> None:
+    method = BY_NAME["relation-pa"]
+    params = {"margin": 0.1, "alpha": 32.0, "groups": 4}
+    torch.manual_seed(0)
+    head: Any = method.make_head(FEATURES, DIM, params)
+    loss = method.make_loss(CLASSES, DIM, params)
+    theirs = ProxyAnchorLoss(CLASSES, DIM, margin=0.1, alpha=32)
+    theirs.proxies.data.copy_(loss.proxies)
+    inputs = features().requires_grad_()
+    results = []
+    for each in (loss, theirs):
+        value = each(head(inputs), labels())
+        results.append((value, *torch.autograd.grad(value, [inputs, head.node.weight])))
+    torch.testing.assert_close(results[0], results[1])
+    loss(head(inputs), labels()).backward()
+    assert head.integrator.weight.grad.abs().sum() > 0
+    assert head.decoder.weight.grad is None
 
 
 def test_a_mistyped_parameter_is_refused() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import losses
 from harness import registry
+from harness.testing import check_method
 from harness.testing.method import METHOD_CHECKS
 from losses import baselines
 from losses.method import OPTIMIZER_PARAMS, Hook, Method, Preset, declared_params
@@ -25,11 +26,13 @@ SAMPLES_PER_CLASS = {
     1: {
         *("proxynca", "proxynca++", "nsoftmax", "cosface", "arcface", "softtriple", "proxyanchor"),
         *("hpl-nca", "hpl-pa", "proxygml", "drml-pa", "drml-cosface"),
+        *("relation-pa", "relation-cosface"),
     },
     4: {
         *("contrastive", "triplet", "ntxent", "margin", "margin-class", "fastap", "snr", "ms"),
         *("ms-miner", "c1", "c2", "c1-xbm", "c2-xbm", "drml-triplet", "drml-margin"),
-        *("ccp-c1", "ccp-c2", "ccp-ms", "ccp-triplet"),
+        *("ccp-c1", "ccp-c2", "ccp-ms", "ccp-triplet", "ms-ball", "triplet-ball"),
+        *("triplet-semihard", "margin-dw", "relation-triplet", "relation-margin"),
     },
 }
 
@@ -42,6 +45,109 @@ def method(request: pytest.FixtureRequest) -> Method:
 @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
 def test_every_method_keeps_the_contract(method: Method, check: Callable[[Method], None]) -> None:
     check(method)
+
+
+def test_every_other_space_keeps_the_contract(method: Method) -> None:
+    for name in method.spaces:
+        check_method(method.with_space(name))
+
+
+# Wrapper -> its base, and how many parameters are searched on CUB.
+WRAPPERS = {
+    "c1-xbm": ("c1", 3),
+    "c2-xbm": ("c2", 4),
+    "ccp-c1": ("c1", 5),
+    "ccp-c2": ("c2", 6),
+    "ccp-ms": ("ms-ball", 7),
+    "ccp-triplet": ("triplet-ball", 5),
+    "drml-cosface": ("cosface", 5),
+    "drml-margin": ("margin-dw", 5),
+    "drml-pa": ("proxyanchor", 5),
+    "drml-triplet": ("triplet-semihard", 3),
+    "hpl-nca": ("proxynca", 4),
+    "hpl-pa": ("proxyanchor", 5),
+    "relation-cosface": ("cosface", 4),
+    "relation-margin": ("margin-dw", 4),
+    "relation-pa": ("proxyanchor", 4),
+    "relation-triplet": ("triplet-semihard", 2),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_names_its_base_and_searches_little_more(name: str) -> None:
+    method = registry.load_method(name)
+    assert method.base is not None
+    assert (method.base.name, len(method.space("cub", 75))) == WRAPPERS[name]
+    assert method.base.replaces_head == name.startswith(("drml", "relation"))
+
+
+def test_another_space_is_in_the_name_and_an_unknown_one_is_refused() -> None:
+    method = registry.load_method("ccp")
+    narrow = method.with_space("paper")
+    assert narrow.name == "ccp-c2+space=paper"
+    assert set(narrow.space("cub", 75)) == {"reference_weight", "proxies_per_class", "pool_ratio"}
+    assert narrow.preset("mlrc", "cub").params["batch_loss_weight"] == 0.1
+    assert method.name == "ccp-c2"
+    with pytest.raises(ValueError, match="ccp-c2 has no space 'papr'; it has: paper"):
+        method.with_space("papr")
+    with pytest.raises(ValueError, match="it has: none but the usual one"):
+        registry.load_method("c2").with_space("paper")
+
+
+# As records of before these spaces have them, and what they meant.
+OLD_PARAMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ccp-c2": (
+        {
+            "batch_loss_weight": 0.1,
+            "neg_margin": 0.3841,
+            "pool_ratio": 1.25,
+            "pos_margin": 0.0,
+            "proxies_per_class": 10,
+            "reference_weight": 0.0018,
+        },
+        {"proxy_weight": 1.0, "batch_weight": 0.1, "proxies_per_class": 10},
+    ),
+    "c2-xbm": (
+        {"neg_margin": 0.5, "pos_margin": 0.0, "memory_size": 96, "start": 100},
+        {"memory_weight": 1.0, "memory_size": 96, "start": 100},
+    ),
+    "hpl-pa": (
+        {
+            "loss_lr": 0.01,
+            "margin_coarse": 0.265,
+            "margin_fine": 0.193,
+            "num_coarse": 7,
+            "scale_coarse": 8.8,
+            "scale_fine": 8.0,
+            "update_every": 200,
+        },
+        {
+            "scale": (8.0, 8.8),
+            "margin": (0.193, 0.265),
+            "level_weights": (1.0, 1.0),
+            "update_every": 200,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OLD_PARAMS)
+def test_parameters_of_older_records_still_mean_what_they_did(name: str) -> None:
+    method = registry.load_method(name)
+    params, meaning = OLD_PARAMS[name]
+    assert method.cast(params, "glyphs", 75) == params
+    loss = method.make_loss(75, 32, params)
+    assert {setting: getattr(loss, setting) for setting in meaning} == meaning
+
+
+def test_the_protocol_says_when_a_method_begins_that_starts_from_embeddings() -> None:
+    method = registry.load_method("ccp")
+    starts = [
+        method.make_hook(params, base_steps=steps).start  # type: ignore[attr-defined]
+        for params, steps in (({}, 0), ({}, 500), ({"start": 7}, 500))
+    ]
+    assert starts == [0, 500, 7]
+    assert type(registry.load_method("c2").make_hook({}, base_steps=500)) is Hook
 
 
 def test_the_papers_methods_are_there_with_their_samples_per_class() -> None:
@@ -57,9 +163,7 @@ def test_short_names_stand_for_the_papers_main_variants() -> None:
 def test_a_learning_rate_is_searched_exactly_where_the_loss_has_parameters(method: Method) -> None:
     loss = method.make_loss(20, 32, method.preset("mlrc", "cub").params)
     has_parameters = any(True for _ in loss.parameters())
-    searched = "loss_lr" in method.space("cub", 20)
-    # CCP's proxies share the trunk's learning rate.
-    assert searched == (has_parameters and not method.name.startswith("ccp"))
+    assert ("loss_lr" in method.space("cub", 20)) == has_parameters
 
 
 def test_no_part_is_handed_an_optimizer_setting(method: Method) -> None:
@@ -68,7 +172,7 @@ def test_no_part_is_handed_an_optimizer_setting(method: Method) -> None:
 
 
 def test_margin_losses_do_not_decay_their_boundary() -> None:
-    for name in ("margin", "margin-class", "drml-margin"):
+    for name in ("margin", "margin-class", "margin-dw", "drml-margin", "relation-margin"):
         assert registry.load_method(name).loss_weight_decay == 0.0
 
 

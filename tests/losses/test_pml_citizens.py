@@ -23,8 +23,7 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
 import losses
-from losses.ccp import BASES as CCP_BASES
-from losses.ccp import CCPLoss
+from losses.ccp import PAIR_LOSSES, CCPLoss
 from losses.drml import BASES as DRML_BASES
 from losses.drml import DRMLLoss, RelationHead
 from losses.hpl import HierarchicalProxyLoss
@@ -110,7 +109,7 @@ CASES = [
     case(HierarchicalProxyLoss, "kmeans+grad", coarse_mode="kmeans+grad"),
     case(HierarchicalProxyLoss, "mean", coarse_mode="mean"),
     case(HierarchicalProxyLoss, "superclasses", superclasses=[c // 4 for c in range(CLASSES)]),
-    *(case(CCPLoss, base, base=base) for base in CCP_BASES if base != "c2"),
+    *(case(CCPLoss, base, base=base) for base in PAIR_LOSSES if base != "c2"),
     Case(
         "CCPLoss over a PML loss",
         lambda **kwargs: CCPLoss(CLASSES, DIM, base=NTXentLoss(), batch_loss_weight=1, **kwargs),

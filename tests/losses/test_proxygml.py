@@ -119,18 +119,21 @@ def value_and_gradients(
     return value, inputs.grad, gradients
 
 
+def assert_same(ours: Any, theirs: Any, embeddings: Tensor, labels: Tensor) -> None:
+    """In value and gradients; theirs holds its weights as columns."""
+    value, gradient, (weights,) = value_and_gradients(ours, embeddings, labels)
+    expected, expected_gradient, (columns,) = value_and_gradients(theirs, embeddings, labels)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+    torch.testing.assert_close(weights, columns.t())
+
+
 def test_one_proxy_each_and_all_selected_is_a_normalized_softmax() -> None:
     embeddings, proxies, labels = random_problem(per_class=1)
     ours = with_proxies(proxies, num_classes=5, ratio=1, reg_weight=0)
     theirs = NormalizedSoftmaxLoss(5, 6, temperature=1)
     theirs.W.data = proxies.t().clone()
-    value, gradient, (weights,) = value_and_gradients(ours, embeddings, labels)
-    expected, expected_gradient, (expected_weights,) = value_and_gradients(
-        theirs, embeddings, labels
-    )
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(gradient, expected_gradient)
-    torch.testing.assert_close(weights, expected_weights.t())
+    assert_same(ours, theirs, embeddings, labels)
 
 
 def test_all_selected_is_a_soft_triple_of_even_assignment() -> None:
@@ -138,13 +141,7 @@ def test_all_selected_is_a_soft_triple_of_even_assignment() -> None:
     ours = with_proxies(proxies, num_classes=5, ratio=1, reg_weight=0)
     theirs = SoftTripleLoss(5, 6, centers_per_class=3, la=3, gamma=1e12, margin=0)
     theirs.fc.data = proxies.t().clone()
-    value, gradient, (weights,) = value_and_gradients(ours, embeddings, labels)
-    expected, expected_gradient, (expected_weights,) = value_and_gradients(
-        theirs, embeddings, labels
-    )
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(gradient, expected_gradient)
-    torch.testing.assert_close(weights, expected_weights.t())
+    assert_same(ours, theirs, embeddings, labels)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

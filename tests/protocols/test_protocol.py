@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from harness import registry
 from harness.errors import HarnessError
 from harness.model.network import POOLINGS
+from harness.testing.protocol import PROTOCOL_CHECKS
 from harness.training.optimizer import OPTIMIZERS
 from protocols.protocol import ADDED_LATER, EvaluationProtocol, Optimizer, parse_changes
 
@@ -118,13 +120,12 @@ def test_a_wrong_protocol_is_refused_with_advice(spec: str, message: str) -> Non
         registry.load_protocol(spec, "cub")
 
 
-@pytest.mark.parametrize("name", registry.names("protocol"))
-@pytest.mark.parametrize("dataset", ["cub", "cars", "sop", "inshop", "glyphs", "folder"])
-def test_every_protocol_settles_on_every_data_set(name: str, dataset: str) -> None:
-    protocol = registry.load_protocol(name, dataset)
-    assert protocol.name == name
-    assert protocol.crop <= protocol.resize
-    assert set(protocol.identity()) < set(EvaluationProtocol.__dataclass_fields__)
+@pytest.mark.parametrize("protocol", registry.items("protocol").values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("check", PROTOCOL_CHECKS, ids=lambda check: check.__name__)
+def test_every_protocol_keeps_the_contract(
+    protocol: EvaluationProtocol, check: Callable[[EvaluationProtocol], None]
+) -> None:
+    check(protocol)
 
 
 def test_tuples_and_nothing_can_be_spelled() -> None:

@@ -25,6 +25,7 @@ from harness.results.layout import (
     find_tables,
 )
 from harness.results.ledger import read_ledger
+from harness.results.marks import MARKS
 from harness.results.records import Identity, TestRecord, read_record
 from harness.results.rows import read_rows
 
@@ -103,6 +104,14 @@ def test_documents_show_leaderboards_as_they_are_committed() -> None:
     assert shown
     for rows in shown:
         assert len(rows) > 4 and rows in committed, rows[2]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_marks_that_a_document_shows_are_explained_in_it(document: Path) -> None:
+    shown = "\n".join(row for rows in leaderboards_in(document) for row in rows)
+    lines = [line for line in document.read_text().splitlines() if not line.startswith("|")]
+    for mark in MARKS:
+        assert mark.symbol not in shown or mark.symbol in "\n".join(lines), mark.symbol
 
 
 @every_table

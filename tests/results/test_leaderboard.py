@@ -6,6 +6,7 @@ import csv
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from harness.cli import main
 from harness.errors import HarnessError
 from harness.metrics.names import METRICS, parse_metrics
 from harness.results import columns, latex, leaderboard, rendering
+from harness.results.compare import compare
 from harness.system.files import read_json, write_json
 
 COLUMNS = columns.columns_of(METRICS)
@@ -101,6 +103,110 @@ def test_older_and_newer_records_stand_side_by_side(tmp_path: Path) -> None:
     columns = ["trials_pruned", "missing_images", "weights"]
     assert frame.loc["new", columns].tolist() == [7, 2, "w"]
     assert frame.loc["old", columns].tolist() == [0, 0, ""]
+
+
+@pytest.fixture
+def unfair(tmp_path: Path) -> Path:
+    """A row of every trouble, one at the edge of each, and one of an older record."""
+    facts = make_record().search
+    folds = [0.3, 0.5, 0.3, 0.5]  # standard error 0.0577
+    rising = {"trial_scores": [0.2, 0.3, None, 0.3, 0.4], "validation_folds": folds}
+    flat = {"trial_scores": [0.2, 0.35, None, 0.3, 0.4], "validation_folds": folds}
+    model = make_record().folds[0]
+    cut = [{**model, "stopped_by": by} for by in ("max_steps", *["patience"] * 4)]
+    bound = {"dimensions": 7, "on_bound": {"alpha": "low"}}
+    put_scores(tmp_path, "unfair", [0.5] * 5, search={**facts, **rising, **bound}, folds=cut[:4])
+    put_scores(tmp_path, "fair", [0.4] * 5, search={**facts, **flat, "dimensions": 3}, folds=cut)
+    older = [{k: v for k, v in f.items() if k != "stopped_by"} for f in make_record().folds]
+    return put_scores(tmp_path, "older", [0.3] * 5, folds=older)
+
+
+def test_a_table_says_which_rows_had_no_fair_chance(unfair: Path) -> None:
+    frame = frame_of(unfair)
+    assert frame["dimensions"].tolist()[:2] == [7, 3] and pd.isna(frame.loc["older", "dimensions"])
+    assert frame["not_flat"].tolist()[:2] == [True, False]
+    assert pd.isna(frame.loc["older", "not_flat"])
+    assert frame["at_step_limit"].tolist()[:2] == [0.25, 0.2]
+    assert pd.isna(frame.loc["older", "at_step_limit"])
+    assert frame.loc["unfair", "validation_sd"] == pytest.approx(0.1 * (4 / 3) ** 0.5)
+    written = pd.read_csv(leaderboard.write(leaderboard.build(unfair))[0]).set_index("method")
+    assert written["not_flat"].tolist()[:2] == [True, False]
+    assert written["at_step_limit"].tolist()[:2] == [0.25, 0.2]
+
+
+def test_marks_and_what_they_mean_are_in_every_rendering(
+    unfair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["leaderboard", "--results-dir", str(tmp_path)]) == 0
+    terminal = capsys.readouterr().out
+    markdown = (unfair / "leaderboard.md").read_text()
+    for text in (terminal, markdown):
+        assert re.search(r"[|│] unfair † ‡ ↑ ⊣ +[|│]", text)
+        assert re.search(r"[|│] fair † +[|│]", text) and re.search(r"[|│] older † +[|│]", text)
+        for column in ("fold sd", "dimensions", "at limit"):
+            assert column in text
+    tex = (unfair / "leaderboard.tex").read_text()
+    assert r"unfair $\dagger$ $\ddagger$ $\uparrow$ $\dashv$ & " in tex
+    assert r"2 & fair $\dagger$ & " in tex and "fold sd & dim." in tex
+    for text in (terminal, markdown, tex.replace(r"\%", "%")):
+        assert "more than 20 % of the models ended at the step limit" in text
+        assert "the search was still rising" in text
+        assert "a best value lies on an end of its range: unfair (alpha low)." in text
+
+
+def test_a_single_model_is_not_blamed_for_its_steps(tmp_path: Path) -> None:
+    folds = [{**make_record().folds[0], "stopped_by": "max_steps"}]
+    changes = {"dims": {"concatenated": 512}, "separated": [], "folds": folds, "per_class": {}}
+    scores = {"concatenated": dict.fromkeys(METRICS, 0.5)}
+    path = put(tmp_path, make_record("ms", 1, 0.5, kind="single", scores=scores, **changes))
+    table = path.parent.parent.parent
+    frame = frame_of(table)
+    assert pd.isna(frame.loc["ms (single 512)", "at_step_limit"])
+    assert "MAP@R separated" in rendering.to_markdown(leaderboard.build(table).frame)
+
+
+PROTOCOL = make_record().identity["protocol"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"protocol": {**PROTOCOL, "lr": 0.1}},
+            "another protocol under the same name: lr is 0.1 in it, 1e-06 in the newest record",
+        ),
+        ({"split": "s2"}, "another class split (s2 in it, s1 in the newest record)"),
+        (
+            {"test_fingerprint": "t2"},
+            "another version of the test images (t2 in it, t1 in the newest record)",
+        ),
+    ],
+    ids=["protocol", "split", "test data"],
+)
+def test_what_was_measured_otherwise_than_the_newest_record_is_left_out_by_name(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    newest = {**make_record().provenance, "time": "2027-01-01T00:00:00+00:00"}
+    put(tmp_path, make_record("other", 1, 0.4))
+    put(tmp_path, make_record("new", 1, 0.4, provenance=newest))
+    path = put(tmp_path, make_record("old", 1, 0.5, **changes))
+    table = path.parent.parent.parent
+    board = leaderboard.build(table)
+    assert sorted(board.frame["method"]) == ["new", "other"]
+    assert board.problems == [f"{path}: {reason}; left out"]
+    problems: list[str] = []
+    with pytest.raises(HarnessError, match="no method named 'old'"):
+        compare([table], ["new", "old"], "map_at_r", problems)
+    assert problems == board.problems
+
+
+def test_a_protocol_field_that_only_newer_records_state_divides_no_table(tmp_path: Path) -> None:
+    newest = {**make_record().provenance, "time": "2027-01-01T00:00:00+00:00"}
+    put(tmp_path, make_record("old", 1, 0.5))
+    protocol = {**PROTOCOL, "prune": True}
+    path = put(tmp_path, make_record("new", 1, 0.4, provenance=newest, protocol=protocol))
+    board = leaderboard.build(path.parent.parent.parent)
+    assert board.problems == [] and len(board.frame) == 2
 
 
 def test_the_csv_opens_in_pandas_with_the_right_types(table: Path) -> None:

@@ -138,15 +138,17 @@ JSON = st.recursive(
     ),
     max_leaves=4,
 )
-WHOLE = asdict(make_record("ms", 1, 0.5, search={**make_record().search, "sampler": "gp"}))
+FACTS = {"trial_scores": [0.3, None, 0.4], "validation_folds": [0.4, 0.5], "dimensions": 3}
+WHOLE = asdict(make_record("ms", 1, 0.5, search={**make_record().search, **FACTS}))
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """The record among others, the record alone, and where it is merged into."""
     among, alone, ours = (tmp_path_factory.mktemp(name) for name in ("among", "alone", "ours"))
+    later = {**make_record().provenance, "time": "2027-01-01T00:00:00+00:00"}
     for method in ("one", "other"):
-        put_scores(among, method, [0.4, 0.5], per_class={}, class_queries=[])
+        put_scores(among, method, [0.4, 0.5], provenance=later, per_class={}, class_queries=[])
     put(alone, make_record())
     put(among, make_record())
     return among, alone, ours

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from conftest import FOLDER, QUICK, study_of, unit_of
+from conftest import QUICK, study_of, unit_of
 from filelock import FileLock
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
@@ -28,28 +28,10 @@ from harness.searching.study import Study
 from harness.searching.summary import index_of
 from harness.system.progress import Event, Waiting
 from harness.training.trainer import TrainingFailed
-from harness.training.unit import Unit
 
 
 class Killed(BaseException):
     """Stands for the end of the process: nothing of ours may catch it."""
-
-
-@pytest.fixture
-def objective(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Replaces training by a function of the parameters; counts its calls."""
-    fake = SimpleNamespace(calls=[], folds=(-0.1, 0.0, 0.1, 0.0))
-    fake.function = lambda params: -((params["margin"] - 0.2) ** 2)
-
-    def run_trial(units: Sequence[Unit], report: Any, enough: Any) -> list[Any]:
-        params = dict(units[0].params)
-        fake.calls.append(params)
-        score = fake.function(params)
-        folds = [SimpleNamespace(best_score=score + d, seconds=1.0) for d in fake.folds]
-        return next((folds[:n] for n in range(1, 5) if enough(folds[:n])), folds)
-
-    monkeypatch.setattr(loop, "run_trial", run_trial)
-    return fake
 
 
 def tried(config: RunConfig) -> list[dict[str, Any]]:
@@ -66,7 +48,10 @@ def test_the_first_trial_is_the_published_one_and_ten_spread_points_follow(
     assert objective.calls[0] == published
     margins = sorted(params["margin"] for params in objective.calls[1:])
     # Ten points of a Sobol sequence: no quarter of the range is left out.
-    assert {int(4 * margin / 0.5) for margin in margins} == {0, 1, 2, 3}
+    bounds = build_experiment(config).space["margin"]
+    assert isinstance(bounds, FloatDistribution)
+    size = bounds.high - bounds.low
+    assert {int(4 * (margin - bounds.low) / size) for margin in margins} == {0, 1, 2, 3}
 
 
 def test_the_summary_names_the_best_trial_and_its_folds(
@@ -226,20 +211,19 @@ def test_edited_bounds_are_refused(
     search([config.updated({"trials": 1})])
     wider = {**make_experiment().space, "margin": FloatDistribution(0.0, 0.9)}
     monkeypatch.setattr(Experiment, "space", wider)
-    with pytest.raises(HarnessError, match=r"space\.margin\.attributes\.high: 0\.5 there, 0\.9"):
+    with pytest.raises(HarnessError, match=r"space\.margin\.attributes\.high: 1\.0 there, 0\.9"):
         search([config.updated({"trials": 2})])
 
 
 def test_another_version_of_the_data_is_refused(
-    config: RunConfig, objective: SimpleNamespace, image_folder: Path
+    folder_config: RunConfig, objective: SimpleNamespace, image_folder: Path
 ) -> None:
-    pictures = {"dataset": f"folder:{image_folder}", "protocol": FOLDER, "trunk": "convnet"}
-    search([config.updated({**pictures, "trials": 1})])
+    search([folder_config.updated({"trials": 1})])
     changed = image_folder / "class_00" / "0.png"
     changed.write_bytes((image_folder / "class_01" / "0.png").read_bytes())
     registry.forget_listings()
     with pytest.raises(HarnessError, match=r"data_fingerprint: \w+ there, \w+ here"):
-        search([config.updated({**pictures, "trials": 2})])
+        search([folder_config.updated({"trials": 2})])
 
 
 def test_an_optimum_on_a_bound_is_flagged(config: RunConfig, objective: SimpleNamespace) -> None:

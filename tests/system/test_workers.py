@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from worker_jobs import complain, die, start_a_process, tell_threads
 
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.searching.loop import search
 from harness.system import workers
 from harness.system.device import choose_device
-from harness.system.progress import Event, Listener, Prepared
+from harness.system.progress import Event, Prepared
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -67,25 +67,13 @@ def test_a_device_that_is_not_there_is_refused(
     assert torch.backends.cudnn.deterministic
 
 
-def tell_threads(job: Any, device: str, listener: Listener) -> None:
-    threads = torch.get_num_threads()
-    listener(Prepared(method=device, dataset=job, action="asking", done=threads, total=threads))
-
-
-def die(job: Any, device: str, listener: Listener) -> None:
-    os._exit(3)
-
-
-def complain(job: Any, device: str, listener: Listener) -> None:
-    raise HarnessError("what the user can mend")
-
-
-def told(heard: list[Event]) -> list[tuple[int, str, str, int]]:
-    return sorted((e.worker, e.method, e.dataset, e.done) for e in heard if isinstance(e, Prepared))
+def told(heard: list[Event], action: str) -> list[tuple[int, str, str, int]]:
+    events = [event for event in heard if isinstance(event, Prepared) and event.action == action]
+    return sorted((event.worker, event.method, event.dataset, event.done) for event in events)
 
 
 @pytest.mark.slow
-def test_workers_get_their_job_their_threads_and_a_gpu_each(
+def test_workers_get_their_job_their_threads_and_a_gpu_each_and_may_start_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No GPU is touched: a worker is told the name of its own."""
@@ -93,9 +81,10 @@ def test_workers_get_their_job_their_threads_and_a_gpu_each(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     heard: list[Event] = []
     before = dict(os.environ)
-    workers.run_workers(tell_threads, "job", "auto", 2, threads=1, listener=heard.append)
+    workers.run_workers(start_a_process, "job", "auto", 2, threads=1, listener=heard.append)
     assert dict(os.environ) == before
-    assert told(heard) == [(1, "cuda:0", "job", 1), (2, "cuda:1", "job", 1)]
+    assert told(heard, "asking") == [(1, "cuda:0", "job", 1), (2, "cuda:1", "job", 1)]
+    assert told(heard, "loading") == [(1, "cuda:0", "job", 3), (2, "cuda:1", "job", 3)]
 
 
 def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +92,7 @@ def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     heard: list[Event] = []
     workers.run_workers(tell_threads, "job", "cuda:1", 1, threads=1, listener=heard.append)
-    assert told(heard) == [(1, "cuda:1", "job", 1)]
+    assert told(heard, "asking") == [(1, "cuda:1", "job", 1)]
 
 
 @pytest.mark.slow
@@ -116,15 +105,3 @@ def test_a_worker_that_dies_is_noticed() -> None:
 def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
     with pytest.raises(HarnessError, match="what the user can mend"):
         workers.run_workers(complain, None, "cpu", 2, threads=1, listener=lambda event: None)
-
-
-def start_a_process(job: Any, device: str, listener: Listener) -> None:
-    loader = torch.utils.data.DataLoader(range(3), num_workers=1)
-    loaded = sum(int(number) for number in loader)
-    listener(Prepared(dataset=job, action="loading", done=loaded, total=3))
-
-
-def test_a_worker_may_start_loader_processes_of_its_own() -> None:
-    heard: list[Event] = []
-    workers.run_workers(start_a_process, "job", "cpu", 2, 1, heard.append)
-    assert [event.done for event in heard if isinstance(event, Prepared)] == [3, 3]

@@ -10,10 +10,10 @@ import pytest
 import torch
 from optuna.distributions import FloatDistribution
 from pytorch_metric_learning.losses import ContrastiveLoss
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.testing import check_method
-from losses.method import Hook, Method, Preset
+from losses.method import Base, Hook, Method, Preset
 
 OWN_LOSS = """
 from optuna.distributions import FloatDistribution
@@ -91,12 +91,57 @@ def only_many_classes(
     return ContrastiveLoss(neg_margin=margin)
 
 
+def build_wrapper(
+    num_classes: int, embedding_size: int, *, low: float, high: float, weight: float = 1.0
+) -> nn.Module:
+    """The contrastive loss plus a little of the squared embeddings."""
+    del num_classes, embedding_size
+    return Wrapper(ContrastiveLoss(low, high), weight)
+
+
+class Wrapper(nn.Module):
+    def __init__(self, base: nn.Module, weight: float) -> None:
+        super().__init__()
+        self.base, self.weight = base, weight
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self.base(embeddings, labels) + self.weight * embeddings.square().mean()
+
+
+def wrapping(
+    renamed: dict[str, str] | None = None,
+    corner: dict[str, float] | None = None,
+    narrower: bool = False,
+    **changes: Any,
+) -> Method:
+    margin = FloatDistribution(-0.2, 1.0 if narrower else 2.0)
+    space = {"low": margin, "high": margin, "weight": FloatDistribution(1e-3, 1.0, log=True)}
+    names = {"pos_margin": "low", "neg_margin": "high"}
+    values: dict[str, Any] = {
+        "name": "wrapper",
+        "paper": "none",
+        "build_loss": build_wrapper,
+        "space": lambda dataset, num_classes: space,
+        "presets": presets(low=0.0, high=0.5, weight=1.0),
+        "base": Base(
+            "contrastive",
+            names if renamed is None else renamed,
+            {"weight": 1e-3} if corner is None else corner,
+        ),
+    }
+    return Method(**{**values, **changes})
+
+
 def presets(**params: Any) -> dict[str, dict[str, Preset]]:
     return {"mlrc": {"cub": Preset(params)}}
 
 
 def test_a_sound_method_passes() -> None:
     check_method(SOUND)
+
+
+def test_a_sound_wrapper_passes() -> None:
+    check_method(wrapping())
 
 
 def test_a_file_can_be_checked(tmp_path: Path) -> None:
@@ -126,6 +171,15 @@ def test_a_file_can_be_checked(tmp_path: Path) -> None:
         (building(Forgetful), "goes on with"),
         (replace(SOUND, build_hook=Tongue), "the hook of sound: TypeError"),
         (replace(SOUND, normalizer="cube"), "no normaliser named 'cube'"),
+        (
+            replace(SOUND, presets={"mlrc": {"cub": Preset({"margin": 0.5}, tuned_by_us=True)}}),
+            "was tuned by us",
+        ),
+        (wrapping(renamed={}), "searches pos_margin in None .*, its base contrastive pos_margin"),
+        (wrapping(narrower=True), "searches low in .*high=1.0.*, its base contrastive pos_margin"),
+        (wrapping(samples_per_class=1), "has another samples_per_class than its base contrastive"),
+        (wrapping(corner={"weight": 1.0}), "differs from its base contrastive by .*%"),
+        (wrapping(corner={"weight": 0.0}), "weight=0.0 of wrapper lies outside of its space"),
     ],
 )
 def test_what_breaks_the_contract_is_named(method: Method, message: str) -> None:

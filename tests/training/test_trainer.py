@@ -17,6 +17,7 @@ from harness.data.loading import Loader
 from harness.experiment import Experiment
 from harness.model.build import build_model
 from harness.training.trainer import Trainer, TrainingFailed
+from losses.ccp import AlternatingProjections
 from losses.method import Hook
 
 CPU = torch.device("cpu")
@@ -83,10 +84,14 @@ def test_patience_counts_validations_without_improvement(
     ]
 
 
-def test_a_method_can_ask_for_more_patience(make_trainer: MakeTrainer) -> None:
-    assert make_trainer(loss="triplet", patience=5).patience == 5
-    assert make_trainer(loss="ccp", patience=5).patience == 20
-    assert make_trainer(loss="ccp", patience=60).patience == 60
+def test_patience_is_the_protocols_for_every_method(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    for loss in ("triplet", "ccp"):
+        scores = [0.3, 0.2, 0.2, 0.4]
+        trainer = make_trainer(scores, loss=loss, max_steps=100, validate_every=2, patience=2)
+        fit = trainer.fit(tmp_path / f"{loss}.pt", seed=0)
+        assert (fit.steps, fit.stopped_by) == (6, "patience")
 
 
 def test_the_last_step_is_validated_even_off_the_beat(
@@ -135,6 +140,41 @@ def test_a_resumed_run_is_bit_identical(
     assert fit.history == expected.history
     assert same(weights(resumed.model), weights(whole.model))
     assert same(weights(resumed.loss), weights(whole.loss))
+
+
+@pytest.mark.parametrize("cut", [2, 4, 6])
+def test_a_run_that_starts_with_its_base_alone_resumes_as_the_same_run(
+    make_trainer: MakeTrainer, tmp_path: Path, cut: int
+) -> None:
+    """Interrupted before, at and after the step at which CCP picks its first proxies."""
+    settings = {"loss": "ccp", "max_steps": 12, "validate_every": 2}
+    scores = [0.3, 0.2, 0.3, 0.2, 0.2, 0.2]
+
+    def trainer(left: list[float]) -> Trainer:
+        return make_trainer(left, hook=AlternatingProjections(start=4), **settings)
+
+    whole = trainer(scores)
+    expected = whole.fit(tmp_path / "whole.pt", seed=5)
+    assert expected.hook == {"instances": 2, "start": 4}
+
+    def stop(progress: Any) -> None:
+        if progress.step == cut:
+            raise Stop
+
+    with pytest.raises(Stop):
+        trainer(scores[: cut // 2]).fit(tmp_path / "cut.pt", seed=5, report=stop)
+    resumed = trainer(scores[cut // 2 :])
+    assert resumed.fit(tmp_path / "cut.pt", seed=5).history == expected.history
+    assert same(weights(resumed.loss), weights(whole.loss))
+
+
+def test_the_optimizer_forgets_parameters_that_a_loss_has_set_anew(
+    make_trainer: MakeTrainer,
+) -> None:
+    trainer = make_trainer(loss="hpl")
+    trainer.loss.reseeded = True
+    trainer.optimizer.step()
+    assert trainer.loss.reseeded is False
 
 
 class Drawing(nn.Module):

@@ -1,0 +1,59 @@
+"""What is written for people, taken apart: commands, code, links, prose."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "losses" / "README.md",
+    ROOT / "results" / "README.md",
+    ROOT / "results" / "published" / "README.md",
+)
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+def name_of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+def blocks(document: Path, language: str = "") -> list[str]:
+    """The fenced blocks of a language; plain ones unless it is given."""
+    return [body for found, body in _FENCE.findall(document.read_text()) if found == language]
+
+
+def without_blocks(document: Path) -> str:
+    return _FENCE.sub("", document.read_text())
+
+
+def commands_in(document: Path) -> list[str]:
+    """Every command line, of blocks and within sentences, without its comment."""
+    inline = re.findall(r"`(harness [^`]+)`", without_blocks(document))
+    lines = "\n".join(blocks(document))
+    shown = re.findall(r"^(?:\$ )?(harness [^#\n]+)", lines, flags=re.MULTILINE)
+    return [command.strip() for command in (*shown, *inline)]
+
+
+def recipes() -> dict[str, str]:
+    """Path -> source of the files that CONTRIBUTING.md shows whole."""
+    shown = blocks(ROOT / "CONTRIBUTING.md", "python")
+    return {block.splitlines()[0][2:]: block for block in shown if block.startswith("# ")}
+
+
+def sentences(document: Path) -> list[str]:
+    """Of the prose, without code, tables and headings."""
+    text = re.sub(r"<!--.*?-->", "", without_blocks(document), flags=re.DOTALL)
+    lines = text.splitlines()
+    kept = ["" if line.startswith(("|", "#", "    ")) else line.strip("- ") for line in lines]
+    paragraphs = "\n".join(kept).split("\n\n")
+    return [
+        sentence
+        for paragraph in paragraphs
+        for sentence in re.split(r"(?<=[.:!?])\s+", " ".join(paragraph.split()))
+    ]

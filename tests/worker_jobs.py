@@ -1,0 +1,31 @@
+"""What workers do in tests, in a module that a new process imports quickly."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from harness.errors import HarnessError
+from harness.system.progress import Listener, Prepared
+
+
+def tell_threads(job: Any, device: str, listener: Listener) -> None:
+    threads = torch.get_num_threads()
+    listener(Prepared(method=device, dataset=job, action="asking", done=threads, total=threads))
+
+
+def start_a_process(job: Any, device: str, listener: Listener) -> None:
+    tell_threads(job, device, listener)
+    loader = torch.utils.data.DataLoader(range(3), num_workers=1)
+    loaded = sum(int(number) for number in loader)
+    listener(Prepared(method=device, dataset=job, action="loading", done=loaded, total=3))
+
+
+def die(job: Any, device: str, listener: Listener) -> None:
+    os._exit(3)
+
+
+def complain(job: Any, device: str, listener: Listener) -> None:
+    raise HarnessError("what the user can mend")
