@@ -24,7 +24,7 @@ from harness.results.layout import (
 )
 from harness.results.provenance import provenance
 from harness.results.records import FoldRecord
-from harness.system.device import choose_device, cpu_threads, device_name
+from harness.system.device import choose_device, cpu_threads, device_name, is_out_of_memory
 from harness.system.files import is_disk_trouble, make_folder, replacing, sweep, write_text
 from harness.training.trainer import Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
@@ -64,7 +64,7 @@ def run_fold(
         try:
             return _train(unit, report, keep_weights, build_trainer)
         except Exception as error:
-            if not _out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise _failed(folder, error) from error
             write_text(folder / RETRIED, traceback.format_exc())
         # Out here nothing holds on to the first attempt. A run that goes on from its checkpoint has
@@ -104,12 +104,6 @@ def _train(
     (unit.folder / CHECKPOINT).unlink(missing_ok=True)
     logger.debug("%s fold %d: %.4f", unit.experiment.name, unit.fold, record.best_score)
     return record
-
-
-def _out_of_memory(error: Exception) -> bool:
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    said = str(error).lower()
-    return known or "out of memory" in said or "can't allocate memory" in said
 
 
 def _failed(folder: Path, error: Exception) -> Exception:
