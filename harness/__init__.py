@@ -1,9 +1,9 @@
 """Fair comparison of deep metric learning losses, in the manner of the reality check.
 
-`search`, `evaluate`, `train` and `compare` do what the commands `harness search`, `eval`, `train`
-and `compare` do, and return what those print. The first three take by name any setting of
-`harness.config.RunConfig`. Workers are processes of their own: a script calls these functions below
-`if __name__ == "__main__":`.
+`search`, `evaluate`, `train`, `sweep` and `compare` do what the commands `harness search`, `eval`,
+`train`, `sweep` and `compare` do, and return what those print. All but the last take by name any
+setting of `harness.config.RunConfig`. Workers are processes of their own: a script calls these
+functions below `if __name__ == "__main__":`.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set or a protocol of yours.
@@ -11,7 +11,7 @@ The classes of the losses can be had from here or from `losses`: `from harness i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from harness.results.compare import Comparison
     from harness.results.leaderboard import Leaderboard
     from harness.results.records import FoldRecord
+    from harness.results.sweeps import SweepTable
     from harness.searching.summary import SearchSummary
 
 __version__ = "0.1.0"
 
-__all__ = ["compare", "evaluate", "search", "train"]
+__all__ = ["compare", "evaluate", "search", "sweep", "train"]
 
 
 @overload
@@ -103,6 +104,55 @@ def train(loss: str, *, folds: int | None = None, **settings: Unpack[Settings]) 
     from harness.training.trial import train
 
     return train(_config(loss, settings), folds)[1]
+
+
+def sweep(
+    loss: str | Sequence[str],
+    over: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    test: bool = False,
+    seeds: int = 1,
+    metrics: Sequence[str] = (),
+    zipped: bool = False,
+    name: str = "",
+    max_points: int = 200,
+    **settings: Unpack[Settings],
+) -> SweepTable:
+    """Train a grid of settings and write one table of all its points.
+
+    Judges by the validation classes. Goes on with a sweep that is there; finished work is never
+    repeated.
+
+    Args:
+        loss: name or names, each of them at every point.
+        over: what varies -> its values; `params.NAME`, `protocol.FIELD` or a setting.
+        test: open the test classes at every point, too.
+        seeds: of each point; from two on there are intervals.
+        metrics: on the test classes, as `recall@1,2,4,8` and `nmi`.
+        zipped: first values together, then second ones, instead of all combinations.
+        name: of the folder in results/sweeps.
+        max_points: a larger grid is refused.
+        settings: those of harness.config.RunConfig, the same for all points.
+
+    >>> harness.sweep("proxygml", {"params.ratio": [0.05, 0.5, 1.0]}).frame
+    """
+    from harness.metrics.names import parse_metrics
+    from harness.registry import forget_listings
+    from harness.sweeping.axes import make_axis
+    from harness.sweeping.run import sweep
+
+    forget_listings()
+    return sweep(
+        [loss] if isinstance(loss, str) else loss,
+        [make_axis(key, list(values)) for key, values in (over or {}).items()],
+        {**settings},
+        name=name,
+        zipped=zipped,
+        test=test,
+        seeds=seeds,
+        metrics=parse_metrics(metrics),
+        max_points=max_points,
+    )
 
 
 def compare(

@@ -134,6 +134,11 @@ class EvaluationProtocol:
         return {"head_lr": FloatDistribution(*self.search_head_lr, log=True)}
 
 
+def with_change(spec: str, name: str, value: Any) -> str:
+    """The name of a protocol with one more change, which overrides those before it."""
+    return f"{spec}{SEPARATOR}{name}={_format(value)}"
+
+
 def parse_changes(text: str) -> dict[str, Any]:
     """Field values from the part of a protocol's name behind the first separator."""
     changes: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from harness.cli.merge import merge
 from harness.cli.search import search
 from harness.cli.show import show
 from harness.cli.submit import submit
+from harness.cli.sweep import sweep
 from harness.cli.tables import tables
 from harness.cli.train import train
 from harness.errors import HarnessError
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(search)
 app.command()(submit)
 app.command("eval")(evaluate)
+app.command()(sweep)
 app.command()(leaderboard)
 app.command()(compare)
 app.command()(tables)

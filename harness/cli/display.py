@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from harness.system.progress import (
     Event,
     ModelEnded,
+    PointEnded,
     Prepared,
     Stopping,
     Tested,
@@ -79,7 +80,19 @@ class Lines:
                 return self._model(event)
             case Tested():
                 return self._tested(event)
+            case PointEnded():
+                return self._point(event)
         return ""
+
+    def _point(self, event: PointEnded) -> str:
+        place = f"{event.method} {event.values}: point {event.point}/{event.points}"
+        if event.seeds > 1:
+            place += f", seed {event.seed}/{event.seeds}"
+        if event.reason:
+            return f"{place} failed: {event.reason}"
+        done = (event.point - 1) * event.seeds + event.seed
+        left = self.pace.left("", done, event.points * event.seeds)
+        return f"{place}, score {_score(event.score)}, {left}"
 
     def _trial(self, event: TrialEnded) -> str:
         place = f"{event.method}: trial {event.trial}/{event.trials}"
@@ -150,6 +163,11 @@ class Bars:
                 self.bars.print(f"{event.method} {event.trial} failed: {event.reason}")
             case ModelEnded() if event.reason:
                 self.bars.print(f"{event.method} {event.reproduction} failed: {event.reason}")
+            case PointEnded() if event.reason:
+                self.bars.print(f"{event.method} {event.values} failed: {event.reason}")
+            case PointEnded():
+                note = f"points, last {_score(event.score)}"
+                self._show("sweep", event.point, event.points, note)
             case TrialEnded():
                 note = f"trials, last {_score(event.score)} best {_score(event.best)}"
                 self._show(event.method, event.trial, event.trials, note)

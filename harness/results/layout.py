@@ -1,6 +1,7 @@
 """Where everything lies: every name of a file or folder in results and runs, spelt once.
 
 results/PROTOCOL/DATASET-TRUNK/records/METHOD/DIGEST-REPETITION.json
+results/sweeps/NAME/PROTOCOL/DATASET-TRUNK/validation/METHOD/DIGEST-REPETITION.json
 runs/PROTOCOL/DATASET-TRUNK/METHOD/folds/DIGEST/record.json
 """
 
@@ -18,6 +19,12 @@ BESIDE_PUBLISHED = "published.csv"
 
 # The papers' numbers, beside the tables.
 PUBLISHED = "published"
+
+# Of a sweep: what it varies, and its table.
+SWEEPS = "sweeps"
+VALIDATION = "validation"
+PLAN = "sweep.json"
+SWEEP_CSV, SWEEP_MARKDOWN, SWEEP_LATEX = "sweep.csv", "sweep.md", "sweep.tex"
 
 # Of a search.
 CONFIG = "config.yaml"
@@ -102,6 +109,26 @@ def metrics_beside(record: Path) -> set[str]:
 def holds_metrics(path: Path) -> bool:
     """Whether a file of records has more metrics of a run, and is not its test record."""
     return ".metrics." in path.name
+
+
+def validation_path(table: Path, method: str, digest: str, repetition: int) -> Path:
+    """The record of one repetition that was validated and not tested."""
+    return table / VALIDATION / method / f"{run_name(digest, repetition)}.json"
+
+
+def find_validations(table: Path) -> list[Path]:
+    """Every file of repetitions that were not tested, in the order of the names."""
+    return sorted(table.glob(f"{VALIDATION}/*/*.json"))
+
+
+def sweep_folder(results: Path, name: str) -> Path:
+    """A sweep, with tables of its own in it: never ranked with others."""
+    return results / SWEEPS / name
+
+
+def find_sweeps(results: Path) -> list[Path]:
+    """Every sweep of a results folder, in the order of the names."""
+    return sorted(path.parent for path in (results / SWEEPS).glob(f"*/{PLAN}"))
 
 
 def record_lock(search: Path, record: Path, what: str = "") -> Path:

@@ -14,11 +14,12 @@ import pandas as pd
 
 from harness.metrics.names import KINDS
 from harness.results.columns import BEST, COUNTS, SAME, UNKNOWN, WORSE, columns_of, in_order
+from harness.results.cost import cost_of
 from harness.results.fairness import not_flat, share_at_limit, spread
 from harness.results.latex import to_latex
 from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN
 from harness.results.ledger import read_ledger
-from harness.results.provenance import Provenance
+from harness.results.provenance import commit_of, versions_of
 from harness.results.records import FoldFacts
 from harness.results.rendering import describe_columns, to_markdown
 from harness.results.rows import Row, label_of, read_rows, run_of
@@ -96,7 +97,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     return {
         "method": label_of(row),
         "kind": last.kind,
-        **_scores(row),
+        **mean_scores(row),
         **{f"dim_{kind}": last.dims.get(kind) for kind in KINDS},
         "reproductions": len(row),
         "incomplete": (
@@ -124,24 +125,18 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "split": identity["split"],
         "data_fingerprint": identity["data_fingerprint"],
         "test_fingerprint": last.test_fingerprint,
-        "commit": _commit(last.provenance),
-        "versions": json.dumps(
-            {"python": last.provenance["python"], **last.provenance["versions"]}, sort_keys=True
-        ),
+        "commit": commit_of(last.provenance),
+        "versions": versions_of(last.provenance),
         "command": last.provenance["command"].replace("\n", " "),
         "instances": _mean_instances(folds),
         # A single model is always stopped by steps.
         "at_step_limit": share_at_limit(stopped_by) if last.kind == "reproduction" else None,
-        **(_cost(folds) if folds else {}),
+        **(cost_of(folds) if folds else {}),
     }
 
 
-def _commit(provenance: Provenance) -> str:
-    commit = provenance["commit"]
-    return "" if commit is None else commit + ("" if provenance["clean"] else "+")
-
-
-def _scores(row: Row) -> dict[str, float]:
+def mean_scores(row: Row) -> dict[str, float]:
+    """Column -> mean over the records of a row, and half the width of its interval."""
     values = {}
     for kind in KINDS:
         for metric in {m for record in row for m in record.scores.get(kind, {})}:
@@ -150,19 +145,6 @@ def _scores(row: Row) -> dict[str, float]:
             values[f"{metric}_{kind}"] = mean
             values[f"{metric}_{kind}_ci95"] = half_width
     return values
-
-
-def _cost(folds: Sequence[FoldFacts]) -> dict[str, Any]:
-    seconds_per_step = [fold["train_seconds"] / fold["steps"] for fold in folds]
-    best_steps = [fold["best_step"] for fold in folds]
-    return {
-        "best_step": np.mean(best_steps),
-        "ms_per_step": 1000 * np.mean(seconds_per_step),
-        "convergence_seconds": np.mean(np.multiply(seconds_per_step, best_steps)),
-        "train_seconds": np.mean([fold["train_seconds"] for fold in folds]),
-        "peak_memory_mib": max(fold["peak_memory"] for fold in folds) / 2**20,
-        "device": ", ".join(sorted({fold["device"] for fold in folds})),
-    }
 
 
 def _mean_instances(folds: Sequence[FoldFacts]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 import subprocess
@@ -68,6 +69,17 @@ def command_line() -> str:
     if program == "__main__.py":  # python -m harness
         program = "harness"
     return redact(shlex.join([program, *sys.argv[1:]]))
+
+
+def commit_of(made: Provenance) -> str:
+    """Of the code, with + if it had been changed; empty for an installed package."""
+    commit = made["commit"]
+    return "" if commit is None else commit + ("" if made["clean"] else "+")
+
+
+def versions_of(made: Provenance) -> str:
+    """Of Python and the libraries, as JSON."""
+    return json.dumps({"python": made["python"], **made["versions"]}, sort_keys=True)
 
 
 @cache

@@ -181,6 +181,26 @@ class FoldRecord(Fit, Record):
 
 
 @dataclass(frozen=True)
+class ValidationRecord(Record):
+    """The models of one repetition, which saw no test class: a point of a sweep.
+
+    Attributes:
+        folds: of each model, with its score on the validation classes.
+    """
+
+    identity: Identity
+    params: dict[str, Setting]
+    repetition: Count
+    folds: list[FoldFacts]
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        _check_identity(self.identity)
+        if not self.folds or any("best_score" not in fold for fold in self.folds):
+            raise ValueError("a model has no score")
+
+
+@dataclass(frozen=True)
 class TestRecord(Record):
     """One opening of the test classes: the models of one repetition, or a naive baseline.
 

@@ -18,14 +18,23 @@ Row = list[TestRecord]
 
 def read_rows(table: Path, problems: list[str]) -> list[Row]:
     """The records of each row: a method's at the parameters that did best in validation."""
+    by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
+    for record in read_tests(table, problems):
+        params = json.dumps(record.params, sort_keys=True)
+        by_label[label_of([record])][params].append(record)
+    return [max(by_params.values(), key=_selection) for by_params in by_label.values()]
+
+
+def read_tests(table: Path, problems: list[str]) -> list[TestRecord]:
+    """Every test that can stand in one table, once, with the metrics that were asked for later."""
     records = read_records(table, problems)
     found = {path: r for path, r in records.items() if isinstance(r, TestRecord)}
     if not found:
         return []
     newest = newest_of(found.values())
     more = _metrics_by_run(r for r in records.values() if isinstance(r, MetricsRecord))
-    by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
     first: dict[str, Path] = {}
+    tests = []
     for path, record in found.items():
         reason = difference(record, newest, ("in it", "in the newest record"))
         if reason:
@@ -36,9 +45,8 @@ def read_rows(table: Path, problems: list[str]) -> list[Row]:
         if twin != path:
             problems.append(f"{path}: the same run as {twin}, left out")
             continue
-        params = json.dumps(record.params, sort_keys=True)
-        by_label[label_of([record])][params].append(_with_metrics(record, more.get(run, {})))
-    return [max(by_params.values(), key=_selection) for by_params in by_label.values()]
+        tests.append(_with_metrics(record, more.get(run, {})))
+    return tests
 
 
 def read_records(table: Path, problems: list[str]) -> dict[Path, AnyRecord]:

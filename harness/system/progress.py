@@ -89,6 +89,26 @@ class Tested(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PointEnded(Event):
+    """A point of a sweep has its score with one seed, or failed if there is a reason.
+
+    Attributes:
+        point: its number, of all points.
+        seed: its number, of all seeds.
+        values: what it varies, in words.
+        score: on the validation classes, or on the test classes if these were opened.
+    """
+
+    point: int
+    points: int
+    seed: int = 1
+    seeds: int = 1
+    values: str
+    score: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Waiting(Event):
     """A worker has nothing to do until others are done."""
 

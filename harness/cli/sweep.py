@@ -1,0 +1,96 @@
+"""`harness sweep`: how a score depends on some settings, point by point."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.eval import Metrics
+from harness.cli.leaderboard import print_table
+from harness.cli.options import progress, read_values
+
+Over = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--over",
+        metavar="KEY=VALUES",
+        help="What varies: params.NAME, protocol.FIELD or a config key; 1,4,8 or 1..12.",
+    ),
+]
+
+
+def sweep(
+    loss: options.Loss = None,
+    more: options.MoreLosses = None,
+    over: Over = None,
+    zip_: Annotated[
+        bool, typer.Option("--zip", help="First values together, then second ones: no grid.")
+    ] = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="Open the test classes at every point; in the ledger.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Of each point; from 2 on, intervals.")] = 1,
+    name: Annotated[str, typer.Option(help="Of the folder in results/sweeps.")] = "",
+    max_points: Annotated[int, typer.Option(min=1, help="A larger grid is refused.")] = 200,
+    metrics: Metrics = None,
+    dataset: options.Dataset = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    weights: options.Weights = None,
+    trunk_lr: options.TrunkLr = None,
+    preset: options.Preset = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = None,
+    cache: options.Cache = None,
+    cache_dir: options.CacheDir = None,
+    runs_dir: options.RunsDir = None,
+    results_dir: options.ResultsDir = None,
+    config: options.ConfigFile = None,
+    set_: options.Set = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Train a grid of settings and put every point into one table; repeat the command to go on.
+
+    Judges by the validation classes, unless --test opens the others.
+
+    $ harness sweep --loss proxygml --over params.proxies_per_class=1,4,8 --over params.ratio=0.1,1
+
+    $ harness sweep --loss c2 ccp-c2 --over protocol.batch_size=16,32,64 --seeds 3 --test
+    """
+    values = read_values(config, set_, locals())
+    from harness.metrics.names import is_metric, parse_metrics
+    from harness.results.layout import SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
+    from harness.results.sweeps import heading, notes_on, shown
+    from harness.sweeping.axes import parse_axis
+    from harness.sweeping.run import sweep as run_sweep
+
+    names = [*(loss or []), *(more or [])]
+    # As losses do, metrics may stand behind one another without repeating the flag.
+    wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
+    losses = [name for name in names if name not in wanted]
+    axes = [parse_axis(text) for text in over or []]
+    with progress(verbose) as listener:
+        table = run_sweep(
+            losses,
+            axes,
+            values,
+            name=name,
+            zipped=zip_,
+            test=test,
+            seeds=seeds,
+            metrics=parse_metrics(wanted),
+            max_points=max_points,
+            listener=listener,
+        )
+    print_table(shown(table), heading(table))
+    for note in notes_on(table):
+        print(note)
+    print(f"files in {table.folder}: {SWEEP_CSV}, {SWEEP_MARKDOWN}, {SWEEP_LATEX}")
+    for problem in table.problems:
+        print(f"warning: {problem}", file=sys.stderr)

@@ -1,0 +1,334 @@
+"""The work of a sweep: every point on its folds, with some seeds, by any number of workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from harness.config import RunConfig
+from harness.data.batches import Source
+from harness.data.sources import open_part
+from harness.errors import HarnessError
+from harness.evaluation import reproductions
+from harness.evaluation.reproductions import Job, finished_folds
+from harness.experiment import Experiment, build_experiment, digest_of
+from harness.model.build import check_method
+from harness.results import sweeps
+from harness.results.layout import PLAN, record_lock, sweep_folder, validation_path
+from harness.results.provenance import provenance
+from harness.results.records import RecordError, ValidationRecord
+from harness.results.sweeps import Plan, Point, SweepTable, read_plan
+from harness.sweeping.axes import LOSS, PARAMS, PROTOCOL, Axis, config_at, span
+from harness.system.files import check_writable
+from harness.system.progress import (
+    Event,
+    Listener,
+    ModelEnded,
+    PointEnded,
+    Tested,
+    Validated,
+    ignore,
+)
+from harness.system.workers import run_workers, worker_count
+from harness.training.fold import run_fold
+from harness.training.trainer import Progress, TrainingFailed
+from harness.training.trial import units_of
+from harness.training.unit import Unit
+
+MAX_POINTS = 200
+
+# Of a config, what all points of a sweep share unless it is an axis.
+SHARED = ("dataset", "protocol", "trunk", "weights", "preset", "params", "seed")
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+
+
+@dataclass(frozen=True)
+class PointJob:
+    """One point to train.
+
+    Attributes:
+        number: among all points, from 0.
+        config: of the point.
+        params: all of them.
+        words: what it varies, for people.
+        metrics: of a test, beside the usual ones.
+    """
+
+    number: int
+    points: int
+    config: RunConfig
+    params: dict[str, Any]
+    seeds: int
+    words: str
+    metrics: tuple[str, ...] = ()
+
+    def ended(self, method: str, repetition: int, **facts: Any) -> PointEnded:
+        return PointEnded(
+            method=method,
+            point=self.number + 1,
+            points=self.points,
+            seed=repetition,
+            seeds=self.seeds,
+            values=self.words,
+            **facts,
+        )
+
+
+def sweep(
+    losses: Sequence[str],
+    axes: Sequence[Axis],
+    values: Mapping[str, Any],
+    *,
+    name: str = "",
+    zipped: bool = False,
+    test: bool = False,
+    seeds: int = 1,
+    metrics: tuple[str, ...] = (),
+    max_points: int = MAX_POINTS,
+    listener: Listener = ignore,
+) -> SweepTable:
+    """Train every point, write the table of all; finished work is never repeated.
+
+    Args:
+        values: config values of all points.
+        name: of the folder in results/sweeps; by default made of losses, axes and data set.
+        zipped: the first value of every axis together, then the second, instead of all
+            combinations; losses are always combined with everything.
+        test: open the test classes at every point.
+        seeds: repetitions; from two on there are intervals.
+        metrics: on the test classes, beside those of every test.
+    """
+    if seeds < 1:
+        raise HarnessError(f"--seeds must be at least 1, got {seeds}")
+    if not losses:
+        raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
+    losses = list(dict.fromkeys(losses))
+    combined = span(axes, zipped, max_points, len(losses))
+    points = [{LOSS: loss, **point} for loss in losses for point in combined]
+    config = RunConfig().updated({**values, "reproductions": seeds})
+    folder = sweep_folder(Path(config.results_dir), _checked_name(name, losses, axes, config))
+    worker_count(config, threads=1, units=1)
+    opened = [_opened(config, point, folder) for point in points]
+    plan = _plan(config, axes, opened)
+    known = read_plan(folder)
+    plan = plan if known is None else known.joined(plan, folder)
+    check_writable(folder)
+    for one in opened:
+        open_part(one.experiment, "trainval", listener)  # once, not in each worker
+    plan.write(folder / PLAN)
+    failures = _run(opened, plan.axes, test, seeds, metrics, listener)
+    _note_failures(plan, opened, failures).write(folder / PLAN)
+    table = sweeps.build(folder)
+    sweeps.write(table)
+    return table
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A point and its experiment."""
+
+    values: Mapping[str, Any]
+    experiment: Experiment
+
+    @property
+    def point(self) -> Point:
+        experiment = self.experiment
+        return {
+            "values": {key: _used(experiment, key, given) for key, given in self.values.items()},
+            "method": experiment.method.name,
+            "table": experiment.table.as_posix(),
+            "params": experiment.published_params,
+            "seed": experiment.config.seed,
+        }
+
+
+def _opened(config: RunConfig, values: Mapping[str, Any], folder: Path) -> _Opened:
+    """A point whose every value can be used; else it is refused here, before any work."""
+    at = config_at(config, {key: value for key, value in values.items() if key != LOSS})
+    at = at.updated({"loss": values[LOSS], "results_dir": str(folder)})
+    experiment = build_experiment(at)
+    check_method(experiment)
+    return _Opened(values, experiment)
+
+
+def _used(experiment: Experiment, key: str, given: Any) -> Any:
+    """The value of an axis as it is trained with, of its type."""
+    if key == LOSS:
+        return experiment.method.name
+    if key.startswith(PARAMS):
+        return experiment.published_params[key.removeprefix(PARAMS)]
+    if key.startswith(PROTOCOL):
+        value = getattr(experiment.protocol, key.removeprefix(PROTOCOL))
+        return list(value) if isinstance(value, tuple) else value
+    return given
+
+
+def _plan(config: RunConfig, axes: Sequence[Axis], opened: Sequence[_Opened]) -> Plan:
+    keys = [axis.key for axis in axes]
+    shared = {key: value for key, value in asdict(config).items() if key in SHARED}
+    return Plan(
+        axes=[LOSS, *keys],
+        settings={key: value for key, value in shared.items() if key not in keys},
+        metric=opened[0].experiment.protocol.metric,
+        points=[one.point for one in opened],
+    )
+
+
+def _checked_name(name: str, losses: Sequence[str], axes: Sequence[Axis], config: RunConfig) -> str:
+    if not name:
+        keys = [axis.key.rpartition(".")[2] for axis in axes]
+        dataset = config.dataset.rstrip("/").rpartition("/")[2].replace(":", "_")
+        parts = [*(Path(loss).stem for loss in losses), *keys, *([dataset] if dataset else [])]
+        name = "-".join(part for part in parts if part)
+    if not _NAME.fullmatch(name):
+        raise HarnessError(
+            f"a sweep is named by letters, digits and . _ + -, got '{name}'; give it with --name"
+        )
+    return name
+
+
+def _run(
+    opened: Sequence[_Opened],
+    axes: Sequence[str],
+    test: bool,
+    seeds: int,
+    metrics: tuple[str, ...],
+    listener: Listener,
+) -> dict[int, str]:
+    """Train and perhaps test all points; returns number of a point -> why it failed."""
+    names = sweeps.short_names(axes)
+    jobs = []
+    for number, one in enumerate(opened):
+        values = one.point["values"]
+        words = " ".join(f"{names[key]}={v}" for key, v in values.items() if key != LOSS)
+        params = one.experiment.published_params
+        config = one.experiment.config
+        jobs.append(PointJob(number, len(opened), config, params, seeds, words, metrics))
+    threads = max(one.experiment.protocol.threads for one in opened)
+    models = seeds * sum(len(one.experiment.split.folds) for one in opened)
+    config = jobs[0].config
+    count = worker_count(config, threads, models)
+    failures: dict[int, str] = {}
+
+    def heard(event: Event) -> None:
+        if isinstance(event, PointEnded) and event.reason:
+            failures[event.point - 1] = event.reason
+        listener(event)
+
+    if test:
+        for one in {one.experiment.table: one for one in opened}.values():
+            open_part(one.experiment, "test", listener)  # once, not in each worker
+    run_workers(work_on_tests if test else work, jobs, config.device, count, threads, heard)
+    return failures
+
+
+def _note_failures(plan: Plan, opened: Sequence[_Opened], failures: Mapping[int, str]) -> Plan:
+    ran = {sweeps.key_of(one.point["values"]): number for number, one in enumerate(opened)}
+    points: list[Point] = []
+    for point in plan.points:
+        noted = point.copy()
+        number = ran.get(sweeps.key_of(point["values"]))
+        if number is not None:
+            noted.pop("failure", None)
+            if number in failures:
+                noted["failure"] = failures[number]
+        points.append(noted)
+    return replace(plan, points=points)
+
+
+def work(jobs: list[PointJob], device: str, listener: Listener) -> None:
+    """One worker: every fold that nobody has trained or is training, then the points' records."""
+    for job in jobs:
+        experiment = build_experiment(job.config.updated({"device": device}))
+        trainval = open_part(experiment, "trainval")
+        for repetition in range(job.seeds):
+            _validate(job, experiment, trainval, repetition, listener)
+
+
+def work_on_tests(jobs: list[PointJob], device: str, listener: Listener) -> None:
+    """One worker: the reproductions of every point, and their tests."""
+    for job in jobs:
+
+        def heard(event: Event, job: PointJob = job) -> None:
+            match event:
+                case ModelEnded() if event.reason:
+                    listener(job.ended(event.method, event.reproduction, reason=event.reason))
+                case Tested():
+                    listener(job.ended(event.method, event.reproduction, score=event.score))
+                case _:
+                    listener(event)
+
+        tests = [Job(job.config, job.params, search={}, metrics=job.metrics)]
+        reproductions.work(tests, device, heard)
+
+
+def _validate(
+    job: PointJob,
+    experiment: Experiment,
+    trainval: Source,
+    repetition: int,
+    listener: Listener,
+) -> None:
+    identity = experiment.identity(trainval.fingerprint)
+    digest = digest_of({"identity": identity, "params": job.params})
+    path = validation_path(experiment.results, experiment.method.name, digest, repetition)
+    if path.exists():
+        return
+    ended = partial(job.ended, experiment.method.name, repetition + 1)
+
+    def validated(fold: int, progress: Progress) -> None:
+        listener(
+            Validated(
+                method=experiment.method.name,
+                unit=job.number + 1,
+                fold=fold + 1,
+                step=progress.step,
+                max_steps=experiment.protocol.max_steps,
+                best=progress.best_score,
+            )
+        )
+
+    units = units_of(experiment, trainval, job.params, repetition)
+    for unit in units:
+        try:
+            run_fold(unit, validated, wait=False)
+        except Timeout:  # another worker is at it
+            continue
+        except (TrainingFailed, RecordError) as failure:
+            listener(ended(reason=str(failure)))
+            return
+    record = _write_record(units, path)
+    if record is not None:
+        scores = [fold["best_score"] for fold in record.folds]
+        listener(ended(score=float(np.mean(scores))))
+
+
+def _write_record(units: Sequence[Unit], path: Path) -> ValidationRecord | None:
+    """Once the models of all folds are there, whoever trained them; None if it is not for us."""
+    folds = finished_folds(units)
+    if folds is None:
+        return None
+    first = units[0]
+    record = ValidationRecord(
+        identity=first.identity,
+        params=dict(first.params),
+        repetition=first.repetition,
+        folds=[fold.facts(scored=True) for fold in folds],
+        provenance=provenance(),
+    )
+    try:
+        with FileLock(record_lock(first.experiment.runs, path, "validation"), timeout=0):
+            if path.exists():
+                return None
+            record.write(path)
+    except Timeout:  # another worker is at it
+        return None
+    return record

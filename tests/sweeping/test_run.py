@@ -1,0 +1,252 @@
+"""A sweep trains each point once, whatever happens to it, and its table is what records say."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import harness
+from harness.cli import main
+from harness.config import RunConfig
+from harness.data.sources import open_part
+from harness.errors import HarnessError
+from harness.experiment import build_experiment
+from harness.metrics.names import METRICS
+from harness.results import sweeps
+from harness.results.layout import LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
+from harness.results.ledger import read_ledger
+from harness.results.stats import mean_and_interval
+from harness.results.sweeps import SweepTable
+from harness.sweeping import run
+from harness.sweeping.axes import parse_axis
+from harness.system.progress import Event, PointEnded
+from harness.training import fold
+from harness.training.trial import run_trial, units_of
+from losses.proxygml import ProxyGMLLoss
+
+AXES = ("params.proxies_per_class=1,2", "params.ratio=0.5,1")
+SETTINGS = ("dataset", "protocol", "trunk", "cache_dir", "runs_dir", "results_dir", "workers")
+
+Sweep = Callable[..., SweepTable]
+
+
+@pytest.fixture
+def sweep(folder_config: RunConfig) -> Sweep:
+    values = {name: getattr(folder_config, name) for name in SETTINGS}
+
+    def run_sweep(
+        *axes: str, losses: tuple[str, ...] = ("proxygml",), more: Any = None, **options: Any
+    ) -> SweepTable:
+        parsed = [parse_axis(text) for text in axes or AXES]
+        return run.sweep(losses, parsed, {**values, **(more or {})}, name="test", **options)
+
+    return run_sweep
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folder of every fold that is really trained."""
+    folders: list[Path] = []
+    train = fold._train
+
+    def counted(unit: Any, *arguments: Any) -> Any:
+        folders.append(unit.folder)
+        return train(unit, *arguments)
+
+    monkeypatch.setattr(fold, "_train", counted)
+    return folders
+
+
+def test_a_point_has_the_scores_of_the_same_training_without_a_sweep(
+    sweep: Sweep, folder_config: RunConfig, tmp_path: Path
+) -> None:
+    frame = sweep(seeds=2).frame
+    assert list(zip(frame["params.proxies_per_class"], frame["params.ratio"], strict=True)) == [
+        *((1, 0.5), (1, 1.0), (2, 0.5), (2, 1.0))
+    ]
+    params = {"proxies_per_class": 2, "ratio": 0.5}
+    experiment = build_experiment(
+        folder_config.updated(
+            {"loss": "proxygml", "params": params, "runs_dir": str(tmp_path / "elsewhere")}
+        )
+    )
+    trainval = open_part(experiment, "trainval")
+    means, spreads = [], []
+    for repetition in range(2):
+        units = units_of(experiment, trainval, experiment.published_params, repetition)
+        scores = [record.best_score for record in run_trial(units)]
+        means.append(np.mean(scores))
+        spreads.append(np.std(scores, ddof=1))
+    mean, half_width = mean_and_interval(means)
+    row = frame.iloc[2]
+    assert row["validation"] == mean
+    assert row["validation_ci95"] == half_width
+    assert row["validation_sd"] == pytest.approx(np.mean(spreads))
+    assert row["seeds"] == 2 and row["failure"] == ""
+
+
+def test_a_sweep_that_was_stopped_goes_on_and_trains_no_fold_twice(
+    sweep: Sweep, trained: list[Path]
+) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, PointEnded) and event.point == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(listener=stop)
+    assert len(trained) == 8  # two points on four folds
+    frame = sweep().frame
+    assert frame["seeds"].tolist() == [1, 1, 1, 1]
+    assert len(trained) == len(set(trained)) == 16
+    sweep()
+    assert len(trained) == 16
+
+
+def test_points_and_seeds_can_be_added_later(sweep: Sweep, trained: list[Path]) -> None:
+    sweep("params.ratio=0.5,1")
+    table = sweep("params.ratio=0.25,0.5", seeds=2)
+    assert table.frame["params.ratio"].tolist() == [0.5, 1.0, 0.25]
+    assert table.frame["seeds"].tolist() == [2, 1, 2]
+    assert len(trained) == len(set(trained)) == 20
+
+
+def test_a_fold_that_a_search_or_train_has_is_not_trained_again(
+    sweep: Sweep, folder_config: RunConfig, trained: list[Path]
+) -> None:
+    settings = {name: getattr(folder_config, name) for name in SETTINGS}
+    harness.train("proxygml", params={"ratio": 0.5}, **settings)
+    assert len(trained) == 4
+    sweep("params.ratio=0.5")
+    assert len(trained) == 4
+
+
+def test_two_workers_make_the_table_of_one(sweep: Sweep) -> None:
+    one = sweep("protocol.batch_size=4,8", losses=("c2", "ccp-c2")).frame
+    shutil.rmtree(Path(one_folder(sweep)))
+    two = sweep("protocol.batch_size=4,8", losses=("c2", "ccp-c2"), more={"workers": 2}).frame
+    scores = ["method", "protocol.batch_size", "validation", "validation_sd", "protocol"]
+    pd.testing.assert_frame_equal(one[scores], two[scores])
+    assert one["method"].tolist() == ["c2", "c2", "ccp-c2", "ccp-c2"]
+    assert one["protocol.batch_size"].tolist() == [4, 8, 4, 8]
+
+
+def one_folder(sweep: Sweep) -> Path:
+    return sweep("protocol.batch_size=4,8", losses=("c2", "ccp-c2")).folder
+
+
+def test_validation_opens_no_test_class_and_a_test_is_in_the_ledger(sweep: Sweep) -> None:
+    table = sweep("params.ratio=0.5,1")
+    assert list(table.folder.rglob(LEDGER)) == []
+    assert "map_at_r_concatenated" not in table.frame
+    table = sweep("params.ratio=0.5,1", test=True, seeds=2, metrics=("nmi",))
+    (ledger,) = table.folder.rglob(LEDGER)
+    tests = [(entry["params"], entry["repetition"]) for entry in read_ledger(ledger, [])]
+    assert len(set(tests)) == 4  # two points with two seeds
+    assert table.frame["test_seeds"].tolist() == [2, 2]
+    assert table.frame["nmi_concatenated"].between(0, 1).all()
+    assert table.frame["map_at_r_concatenated_ci95"].notna().all()
+    assert "test-selected" in (table.folder / SWEEP_MARKDOWN).read_text()
+    before = len(ledger.read_text().splitlines())
+    sweep("params.ratio=0.5,1", test=True, seeds=2, metrics=("nmi",))
+    assert len(ledger.read_text().splitlines()) == before
+
+
+def test_its_tests_are_in_no_leaderboard(
+    sweep: Sweep, folder_config: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep("params.ratio=0.5", test=True)
+    assert main(["leaderboard", "--results-dir", folder_config.results_dir]) == 2
+    assert "no records in" in capsys.readouterr().err
+
+
+def test_a_point_that_fails_is_told_and_the_others_go_on(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = ProxyGMLLoss.batch_losses
+
+    def broken(self: ProxyGMLLoss, *arguments: Any) -> Any:
+        if self.ratio == 0.5:
+            raise RuntimeError("not with this ratio")
+        return losses(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProxyGMLLoss, "batch_losses", broken)
+        table = sweep("params.ratio=0.5,1")
+    assert table.frame["seeds"].tolist() == [0, 1]
+    assert "not with this ratio" in table.frame["failure"][0]
+    assert sweeps.shown(table)["validation MAP@R"][0] == "failed"
+    assert "not with this ratio" in (table.folder / SWEEP_MARKDOWN).read_text()
+    mended = sweep("params.ratio=0.5,1").frame  # repeated, it is tried again
+    assert mended["seeds"].tolist() == [1, 1] and mended["failure"].tolist() == ["", ""]
+
+
+def test_the_files_are_made_from_the_plan_and_the_records_alone(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    table = sweep(test=True)
+    copy = tmp_path / table.folder.name
+    shutil.copytree(table.folder, copy)
+    files = (SWEEP_CSV, SWEEP_MARKDOWN, SWEEP_LATEX)
+    for name in files:
+        (copy / name).unlink()
+    sweeps.write(sweeps.build(copy))
+    for name in files:
+        assert (copy / name).read_bytes() == (table.folder / name).read_bytes()
+    frame = pd.read_csv(copy / SWEEP_CSV)
+    assert set(frame.columns) == set(sweeps.columns_of(table.plan.axes, METRICS))
+
+
+def test_every_value_is_checked_before_any_work(
+    sweep: Sweep, trained: list[Path], folder_config: RunConfig
+) -> None:
+    refused = {
+        "params.ratio=0.5,2": "must be at most 1, got 2",
+        "params.ration=1": "Did you mean 'ratio'",
+        "protocol.batch_size=8,none": "batch_size must be a whole number",
+        "protocol.pooling=avg,mean": "no pooling named 'mean'",
+        "preset=mlrc,nobody": "has no preset 'nobody'",
+        "params.proxies_per_class=1..30000": "30,000 points, more than --max-points 200",
+    }
+    for axis, says in refused.items():
+        with pytest.raises(HarnessError, match=says):
+            sweep(axis)
+    assert trained == [] and not Path(folder_config.results_dir).exists()
+
+
+def test_another_sweep_of_the_same_name_is_refused(sweep: Sweep) -> None:
+    folder = sweep("params.ratio=0.5").folder
+    plan = (folder / PLAN).read_bytes()
+    with pytest.raises(
+        HarnessError, match=r"axes are loss, params\.ratio, now loss, params\.scale"
+    ):
+        sweep("params.scale=1")
+    with pytest.raises(HarnessError, match="settings are seed=0, now seed=1"):
+        sweep("params.ratio=0.5", more={"seed": 1})
+    assert (folder / PLAN).read_bytes() == plan
+
+
+def test_python_and_the_command_line_make_the_same_sweep(
+    folder_config: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {name: getattr(folder_config, name) for name in SETTINGS}
+    table = harness.sweep("proxygml", {"params.ratio": [0.5, 1]}, **settings)
+    written = (table.folder / PLAN).read_bytes()
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    assert main(["sweep", "--loss", "proxygml", "--over", "params.ratio=0.5,1", *flags]) == 0
+    assert (table.folder / PLAN).read_bytes() == written
+    assert table.folder.name == "proxygml-ratio-pictures"
+    shown = capsys.readouterr().out
+    assert "0.5" in shown and "files in" in shown
+
+
+def test_a_name_that_is_no_folder_is_refused(sweep: Sweep, folder_config: RunConfig) -> None:
+    with pytest.raises(HarnessError, match="a sweep is named by letters"):
+        run.sweep(["proxygml"], [], {}, name="../elsewhere")
+    with pytest.raises(HarnessError, match="which loss"):
+        run.sweep([], [], {})
