@@ -329,6 +329,7 @@ class AlternatingProjections(Hook):
         self.reference: dict[str, Tensor] | None = None
         self.best_weights: dict[str, Tensor] | None = None
         self.best_proxies: Tensor | None = None
+        self.renewed: list[int] = []  # steps that were done when new proxies were picked
 
     @property
     def current_weight(self) -> float:
@@ -387,6 +388,7 @@ class AlternatingProjections(Hook):
 
     def _renew_proxies(self, context: HookContext) -> None:
         loss = _ccp_loss(context)
+        self.renewed.append(context.step)
         if self.pool_size == 1:
             loss.set_proxies(context.embed_class_pool(loss.proxies_per_class))
             return
@@ -400,14 +402,20 @@ class AlternatingProjections(Hook):
         loss.set_proxies(farthest_points(pool, centres))
 
     def facts(self) -> dict[str, Any]:
-        return {"instances": self.instance + 1, **({"start": self.start} if self.start else {})}
+        return {
+            "instances": self.instance + 1,
+            **({"start": self.start} if self.start else {}),
+            "events": {"new proxies": self.renewed},
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._STATE}
+        state = {name: getattr(self, name) for name in self._STATE}
+        return {**state, "renewed": list(self.renewed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in self._STATE:
             setattr(self, name, state[name])
+        self.renewed = list(state.get("renewed", []))  # which older checkpoints do not have
 
     _STATE = ("instance", "best", "wait", "reference", "best_weights", "best_proxies")
 

@@ -28,7 +28,7 @@ from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements
 from losses._tools.nca import check_denominator, nca_losses
 from losses.baselines import BY_NAME
-from losses.method import LOSS_LR, STANDS_FOR, Base, Method, NamedSpace, Preset, Space
+from losses.method import LOSS_LR, STANDS_FOR, Base, Hook, Method, NamedSpace, Preset, Space
 
 COARSE_MODES = ("kmeans", "kmeans+grad", "mean")
 # Proxy Anchor's as in its paper; the NCA's is ProxyNCA++'s 1/T, for want of one in HPL's.
@@ -339,6 +339,20 @@ def build_loss(
     )
 
 
+class NewClusters(Hook):
+    """Says when the loss clusters its proxies anew; it does so by itself."""
+
+    def __init__(self, update_every: int) -> None:
+        self.update_every = update_every
+
+    def facts(self) -> dict[str, Any]:
+        return {"events": {"new clusters": {"every": self.update_every}}}
+
+
+def build_hook(*, update_every: int = 20) -> NewClusters:
+    return NewClusters(update_every)
+
+
 # Each without the parameters that its base does not have.
 build_nca = partial(build_loss, base="nca", margin_fine=0.0, margin_coarse=0.0)
 build_anchor = partial(build_loss, base="anchor", denominator="all")
@@ -455,6 +469,7 @@ def _method(name: str, base: str, build: Callable[..., nn.Module], **rest: Any) 
         name=name,
         paper="Yang et al., Hierarchical Proxy-based Loss for Deep Metric Learning, WACV 2022",
         build_loss=build,
+        build_hook=build_hook,
         space=partial(space, base=base),
         presets=_presets(base, levels_differ=False),
         samples_per_class=1,

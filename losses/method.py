@@ -81,7 +81,11 @@ class Hook:
         """After each validation, with its score (larger is better)."""
 
     def facts(self) -> dict[str, Any]:
-        """What the record of a finished run should say of it, ready for JSON."""
+        """What the record of a finished run should say of it, ready for JSON.
+
+        Under "events": what a picture of the training marks, name -> the steps at which it
+        happened, or {"every": so many steps}.
+        """
         return {}
 
     def state_dict(self) -> dict[str, Any]:

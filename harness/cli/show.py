@@ -94,7 +94,7 @@ def print_summary(summary: SearchSummary) -> None:
     print(f"  best so far: {_curve(summary)}")
     if not summary.flat:
         print("  note: it still rose at the end; more trials, or --until-flat, may find better")
-    print(f"  time: {_times(summary.trial_seconds)}")
+    print(f"  time: {_times([s for s in summary.trial_seconds if s is not None])}")
     for reason in sorted(set(summary.reasons)):
         print(f"  failed {summary.reasons.count(reason)} times: {reason}")
 
@@ -122,7 +122,7 @@ def _curve(summary: SearchSummary) -> str:
     return f"{bars} {steps}"
 
 
-def _times(seconds: tuple[float, ...]) -> str:
+def _times(seconds: list[float]) -> str:
     middle = spell_seconds(statistics.median(seconds))
     ends = f"{spell_seconds(min(seconds))} to {spell_seconds(max(seconds))}"
     return f"{middle} per trial ({ends}), {spell_seconds(sum(seconds))} in all"

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
@@ -21,12 +22,20 @@ from harness.evaluation.scoring import TestEmbeddings, describe_test, score
 from harness.experiment import Experiment, build_experiment, digest_of
 from harness.model.build import check_trunk
 from harness.model.network import Model
+from harness.results.classes import note_test_classes
 from harness.results.layout import record_lock, record_path, single_path
 from harness.results.ledger import note_test_opening
 from harness.results.provenance import provenance
-from harness.results.records import FoldRecord, Identity, RecordError, SearchFacts, TestRecord
+from harness.results.records import (
+    FoldRecord,
+    Identity,
+    RecordError,
+    SearchFacts,
+    TestRecord,
+    rounded,
+)
 from harness.searching.found import FILTERS, find_searches
-from harness.searching.samplers import grid_size
+from harness.searching.samplers import ends_of, grid_size
 from harness.searching.study import check_measures, sampler_of, stored_space
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.device import choose_device, cpu_threads
@@ -111,6 +120,7 @@ def evaluate(
         run_workers(work, jobs, config.device, count, threads, heard)
     for one in tables.values():
         evaluate_naive(one.experiment, one.trainval, listener, metrics)
+        note_test_classes(one.experiment.results, **_test_classes(one))
     return Evaluated(list(tables), problems)
 
 
@@ -155,8 +165,30 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
         "trial_scores": list(summary.trial_scores),
         "space": experiment.config.space,
         "select": experiment.config.select,
+        "trial_params": {
+            name: [_short(params.get(name)) for params in summary.trial_params] for name in space
+        },
+        "trial_seconds": [_short(seconds) for seconds in summary.trial_seconds],
+        "ranges": {name: ends_of(distribution) for name, distribution in space.items()},
         "asked": {"trials": trials, "reproductions": experiment.protocol.reproductions},
     }
+
+
+def _test_classes(opened: _Opened) -> dict[str, Any]:
+    """Those that records keep scores of: the classes of the queries."""
+    experiment, listing = opened.experiment, opened.experiment.listing
+    indices = np.array(experiment.listed("test"))
+    if listing.queries is not None:
+        indices = indices[listing.queries[indices]]
+    classes = np.unique(listing.labels[indices])
+    return {
+        "split": opened.identity["split"],
+        "names": [listing.class_names[label] for label in classes],
+    }
+
+
+def _short(value: Any) -> Any:
+    return rounded(value) if isinstance(value, float) else value
 
 
 def _nothing_found(

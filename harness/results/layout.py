@@ -13,6 +13,7 @@ from pathlib import Path
 # Of a table.
 RECORDS = "records"
 LEDGER = "test_openings.jsonl"
+TEST_CLASSES = "test_classes.json"
 CSV, MARKDOWN, LATEX = "leaderboard.csv", "leaderboard.md", "leaderboard.tex"
 COLUMNS = "leaderboard_columns.md"
 BESIDE_PUBLISHED = "published.csv"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import HarnessError
+from harness.results.classes import note_test_classes, read_test_classes
 from harness.results.layout import (
     LEDGER,
     RECORDS,
@@ -90,6 +91,10 @@ def _merge_table(table: Path, target: Path, done: Merged) -> None:
             done.copied += 1
     if any(_opening(path) not in foreign for path in theirs):
         _merge_ledger(table / LEDGER, target / LEDGER, foreign, done.problems)
+        split = reference.identity["split"]
+        names = read_test_classes(table, split)
+        if names is not None and read_test_classes(target, split) is None:
+            note_test_classes(target, split, names)
 
 
 def _compare_with_twin(

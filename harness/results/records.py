@@ -31,12 +31,20 @@ Share = Annotated[float, Meta(ge=0, le=WHOLE)]
 
 Kind = Annotated[str, Meta(pattern="^(reproduction|single|naive)$")]
 
+MOST_POINTS = 100  # of the history of one model
+DIGITS = 5  # of values that are drawn and not computed with
+
 # A parameter, or a field of a protocol.
 Plain = bool | int | float | str | None
 Setting = Plain | list[Plain] | dict[str, Plain]
 
 # Kind of embedding -> metric -> value.
 Scores = dict[str, dict[str, NotNegative]]
+
+
+def rounded(value: float) -> float:
+    """To DIGITS significant digits, which keeps records small."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 class Identity(TypedDict):
@@ -78,6 +86,9 @@ class SearchFacts(TypedDict, total=False):
         on_bound: parameter -> the end of its range that the selected value lies on.
         space: which of the method's spaces; empty for its own.
         select: how a trial was selected: by its mean over folds, or by "mean-se".
+        trial_params: parameter -> its value in every trial, by index, to 5 digits.
+        trial_seconds: of training and validation in every trial; None if it failed.
+        ranges: parameter -> the range it was searched in, as Optuna names its ends.
     """
 
     trials: Count
@@ -93,6 +104,22 @@ class SearchFacts(TypedDict, total=False):
     space: str
     select: str
     asked: Asked
+    trial_params: dict[str, list[Plain]]
+    trial_seconds: list[NotNegative | None]
+    ranges: dict[str, dict[str, Plain | list[Plain]]]
+
+
+class History(TypedDict):
+    """The course of one training, a value per validation, to 5 digits; of many, some are kept.
+
+    Attributes:
+        loss: mean over the steps since the last validation.
+        score: nothing for a model that is not validated.
+    """
+
+    steps: list[Count]
+    loss: list[float]
+    score: NotRequired[list[float]]
 
 
 class FoldFacts(TypedDict):
@@ -109,6 +136,7 @@ class FoldFacts(TypedDict):
     stopped_by: NotRequired[str]
     seconds: NotRequired[NotNegative]
     hook: NotRequired[dict[str, Any]]
+    history: NotRequired[History]
     provenance: NotRequired[Provenance]
 
 
@@ -175,9 +203,25 @@ class FoldRecord(Fit, Record):
         Args:
             scored: whether it was stopped by a validation score, or by steps.
         """
-        left_out = ("identity", "history", "params", *(() if scored else ("best_score",)))
+        left_out = ("identity", "params", *(() if scored else ("best_score",)))
         kept = {name: value for name, value in asdict(self).items() if name not in left_out}
+        kept["history"] = self._course(scored)
         return cast(FoldFacts, kept)
+
+    def _course(self, scored: bool) -> History:
+        """The history, thinned to what a picture needs; the best and the last stay in it."""
+        count = len(self.history)
+        spread = {i * (count - 1) // (MOST_POINTS - 1) for i in range(MOST_POINTS)}
+        chosen = [
+            entry
+            for i, entry in enumerate(self.history)
+            if count <= MOST_POINTS or i in spread or entry[0] == self.best_step
+        ]
+        course: History = {
+            "steps": [step for step, _, _ in chosen],
+            "loss": [rounded(loss) for _, loss, _ in chosen],
+        }
+        return {**course, "score": [rounded(s) for *_, s in chosen]} if scored else course
 
 
 @dataclass(frozen=True)

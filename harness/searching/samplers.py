@@ -89,6 +89,14 @@ def spell_range(distribution: BaseDistribution) -> str:
     return f"[{distribution.low:.4g}, {distribution.high:.4g}]{log}"
 
 
+def ends_of(distribution: BaseDistribution) -> dict[str, Any]:
+    """The range as plain data: its ends and whether it is logarithmic, or its choices."""
+    if isinstance(distribution, CategoricalDistribution):
+        return {"choices": list(distribution.choices)}
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    return {"low": distribution.low, "high": distribution.high, "log": distribution.log}
+
+
 def value_at(distribution: BaseDistribution, u: float) -> Any:
     """The value at quantile u of [0, 1) of a distribution, on a log scale where it has one."""
     if isinstance(distribution, CategoricalDistribution):

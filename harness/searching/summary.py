@@ -35,7 +35,8 @@ class SearchSummary:
         importance: parameter -> its share in the variance of the scores (fANOVA); empty if there
             are too few trials to tell.
         curve: (trial, score) of every trial that was better than all before it.
-        trial_seconds: of training and validation, one per complete trial.
+        trial_params: of all that count, in their order.
+        trial_seconds: of training and validation, likewise; None for those that failed.
         reasons: why trials failed.
     """
 
@@ -55,7 +56,8 @@ class SearchSummary:
     on_bound: dict[str, str]
     importance: dict[str, float]
     curve: tuple[tuple[int, float], ...]
-    trial_seconds: tuple[float, ...]
+    trial_params: tuple[dict[str, Any], ...]
+    trial_seconds: tuple[float | None, ...]
     reasons: tuple[str, ...]
 
     @property
@@ -137,7 +139,8 @@ def summarize(study: optuna.Study, importance: bool = True, select: str = "mean"
         on_bound={name: end for name, end in ends.items() if end is not None},
         importance=_importance(complete) if importance else {},
         curve=_curve(complete),
-        trial_seconds=tuple(trial.user_attrs.get("seconds", 0.0) for trial in complete),
+        trial_params=tuple(trial.params for trial in trials),
+        trial_seconds=tuple(trial.user_attrs.get("seconds") for trial in trials),
         reasons=reasons,
     )
 

@@ -28,6 +28,7 @@ from harness.experiment import build_experiment
 from harness.metrics.names import METRICS
 from harness.model.build import build_model, build_trunk
 from harness.results import leaderboard
+from harness.results.classes import read_test_classes
 from harness.results.layout import LEDGER, WEIGHTS
 from harness.results.records import FoldRecord, MetricsRecord, TestRecord
 from harness.searching.loop import search
@@ -157,6 +158,33 @@ def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, ta
     assert frame.loc["pixels", "map_at_r_separated"] == pytest.approx(
         expected["map_at_r"], abs=1e-4
     )
+
+
+def test_records_keep_the_course_of_the_search_and_of_each_training(
+    finished: Path, table: Path
+) -> None:
+    record = TestRecord.read(next(table.glob("records/ccp-c2/*-01.json")))
+    folds = [FoldRecord.read(path) for path in finished.glob("runs/*/*/ccp-c2/folds/*/record.json")]
+    for facts in record.folds:
+        (fold,) = (f for f in folds if f.repetition == 1 and f.fold == facts["fold"])
+        kept = zip(*(facts["history"][key] for key in ("steps", "loss", "score")), strict=True)
+        assert list(kept) == [pytest.approx(entry, rel=1e-4) for entry in fold.history]
+        assert facts["hook"]["events"]["new proxies"]
+    search = record.search
+    best = search["best_trial"]
+    assert set(search["trial_params"]) == set(search["ranges"]) <= set(record.params)
+    for name, values in search["trial_params"].items():
+        assert len(values) == search["trials"] == len(search["trial_seconds"])
+        assert values[best] == pytest.approx(record.params[name], rel=1e-4)
+        ends = search["ranges"][name]
+        assert all(ends["low"] <= value <= ends["high"] for value in values)
+
+
+def test_the_names_of_the_test_classes_stand_beside_the_records(table: Path) -> None:
+    record = TestRecord.read(next(table.glob("records/ccp-c2/*-01.json")))
+    names = read_test_classes(table, record.identity["split"])
+    assert names is not None and len(names) == len(set(names)) == len(record.class_queries)
+    assert read_test_classes(table, "another split") is None
 
 
 def test_running_it_again_does_nothing_twice(finished: Path, table: Path) -> None:

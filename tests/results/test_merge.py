@@ -13,6 +13,7 @@ from made_records import make_record, put, put_metrics, put_scores
 
 from harness.cli import main
 from harness.errors import HarnessError
+from harness.results.classes import note_test_classes, read_test_classes
 from harness.results.layout import LEDGER
 from harness.results.ledger import note_test_opening
 from harness.results.merge import merge
@@ -216,3 +217,16 @@ def test_metrics_on_demand_are_merged_like_records(ours: Path, theirs: Path) -> 
     put_metrics(path, {"nmi": 0.7})
     (refused,) = merge([theirs], ours).refused
     assert refused.startswith(f"{more}: the same run has other scores in ")
+
+
+def test_the_names_of_test_classes_come_along_unless_they_are_there(
+    ours: Path, theirs: Path
+) -> None:
+    path = put(theirs, make_record("triplet", 1, 0.4))
+    table = path.parents[2].relative_to(theirs)
+    note_test_classes(theirs / table, "s1", ["one", "two", "three"])
+    merge([theirs], ours)
+    assert read_test_classes(ours / table, "s1") == ["one", "two", "three"]
+    note_test_classes(theirs / table, "s1", ["1", "2", "3"])
+    merge([theirs], ours)
+    assert read_test_classes(ours / table, "s1") == ["one", "two", "three"]

@@ -20,7 +20,13 @@ from harness.results.layout import LEDGER
 from harness.results.leaderboard import build
 from harness.results.ledger import note_test_opening, read_ledger
 from harness.results.merge import merge
-from harness.results.records import RecordError, TestRecord, read_record
+from harness.results.records import (
+    MOST_POINTS,
+    FoldRecord,
+    RecordError,
+    TestRecord,
+    read_record,
+)
 from harness.results.rendering import describe_columns, to_markdown
 from harness.system.files import read_json
 
@@ -203,3 +209,19 @@ def test_a_line_that_is_no_entry_of_a_ledger_is_named(tmp_path: Path, line: str)
     problems: list[str] = []
     assert [entry["method"] for entry in read_ledger(tmp_path / LEDGER, problems)] == ["ms"]
     assert problems == [f"{tmp_path / LEDGER}, line 2: not a ledger entry"]
+
+
+def test_a_long_history_is_thinned_but_keeps_its_ends_and_its_best() -> None:
+    best = 777
+    history = [(step, 1 / 3, step / 1000) for step in range(1, 1001)]
+    fold = FoldRecord(
+        **{"best_score": 0.777, "best_step": best, "steps": 1000, "stopped_by": "patience"},
+        **{"history": history, "train_seconds": 1.0, "seconds": 2.0, "peak_memory": 1, "hook": {}},
+        **{"identity": make_record().identity, "params": {}, "fold": 0, "repetition": 1},
+        **{"device": "cpu", "provenance": make_record().provenance},
+    )
+    kept = fold.facts(scored=True)["history"]
+    assert {1, best, 1000} <= set(kept["steps"]) and len(kept["steps"]) <= MOST_POINTS + 1
+    assert kept["score"] == [step / 1000 for step in kept["steps"]]
+    assert set(kept["loss"]) == {0.33333}
+    assert "score" not in fold.facts(scored=False)["history"]  # of one that nobody validates
