@@ -110,7 +110,9 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "trials_failed": search.get("failed"),
         "trials_pruned": search.get("pruned", 0) if searched else None,
         "not_flat": (
-            not_flat(trial_scores, fold_scores) if trial_scores and search["dimensions"] else None
+            not_flat(trial_scores, fold_scores)
+            if trial_scores and search.get("dimensions")
+            else None
         ),
         "params": json.dumps(last.params, sort_keys=True),
         "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
