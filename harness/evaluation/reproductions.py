@@ -138,7 +138,7 @@ def _find_jobs(
             study = found.study()
             measured = experiment.identity(trainval.fingerprint)
             check_measures(study, measured, str(found.folder), "--runs-dir")
-            summary = summarize(study, importance=False, select=experiment.config.select)
+            summary = summarize(study, select=experiment.config.select)
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
@@ -169,6 +169,7 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
             name: [_short(params.get(name)) for params in summary.trial_params] for name in space
         },
         "trial_seconds": [_short(seconds) for seconds in summary.trial_seconds],
+        "importance": {name: rounded(share) for name, share in summary.importance.items()},
         "ranges": {name: ends_of(distribution) for name, distribution in space.items()},
         "asked": {"trials": trials, "reproductions": experiment.protocol.reproductions},
     }

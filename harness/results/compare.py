@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -19,7 +20,7 @@ from harness.results.stats import (
     MIN_PAIRS,
     Paired,
     average_ranks,
-    class_interval,
+    class_intervals,
     friedman,
     holm,
     paired,
@@ -109,17 +110,20 @@ def compare(
     """
     check_several(methods)
     rows = [_rows(table, methods, problems, full_name) for table in tables]
-    found = [
-        _compare_two(*pair, metric)
-        for by_name in rows
-        for pair in combinations(by_name.values(), 2)
-    ]
+    comparisons = compare_rows([list(by_name.values()) for by_name in rows], metric)
     means = [
         [float(np.mean([_score(r, metric) for r in row])) for row in by_name.values()]
         for by_name in rows
     ]
     ranks = Ranks(list(rows[0]), average_ranks(means), len(tables), friedman(means))
-    return _corrected(found), ranks
+    return comparisons, ranks
+
+
+def compare_rows(tables: Sequence[Sequence[Row]], metric: str) -> list[Comparison]:
+    """Every pair of rows of every table; p-values corrected for all of them together."""
+    pairs = [_in_order(*pair, metric) for rows in tables for pair in combinations(rows, 2)]
+    found = [_compare_two(pair, metric) for pair in pairs]
+    return _corrected(_with_intervals(found, [_class_differences(p, metric) for p in pairs]))
 
 
 def _rows(
@@ -137,20 +141,33 @@ def _score(record: TestRecord, metric: str) -> float:
     return record.scores["concatenated"][metric]
 
 
-def _compare_two(one: Row, other: Row, metric: str) -> Comparison:
-    runs = [{run_of(record): record for record in row} for row in (one, other)]
-    shared = sorted(runs[0].keys() & runs[1].keys())
-    pairs = [(runs[0][run], runs[1][run]) for run in shared]
-    if sum(_score(a, metric) - _score(b, metric) for a, b in pairs) < 0:
-        return _compare_two(other, one, metric)
+@dataclass(frozen=True)
+class _Pair:
+    """Two rows, the one that is ahead first, and the records of the runs that they share."""
+
+    ahead: Row
+    behind: Row
+    runs: list[tuple[TestRecord, TestRecord]]
+
+
+def _in_order(one: Row, other: Row, metric: str) -> _Pair:
+    by_run = [{run_of(record): record for record in row} for row in (one, other)]
+    shared = sorted(by_run[0].keys() & by_run[1].keys())
+    runs = [(by_run[0][run], by_run[1][run]) for run in shared]
+    if sum(_score(a, metric) - _score(b, metric) for a, b in runs) < 0:
+        return _Pair(other, one, [(b, a) for a, b in runs])
+    return _Pair(one, other, runs)
+
+
+def _compare_two(pair: _Pair, metric: str) -> Comparison:
     return Comparison(
-        dataset=one[0].identity["dataset"],
+        dataset=pair.ahead[0].identity["dataset"],
         metric=metric,
-        ahead=label_of(one),
-        behind=label_of(other),
-        concatenated=paired([_score(a, metric) - _score(b, metric) for a, b in pairs]),
-        separated=_over_folds(pairs, metric),
-        classes=_over_classes(pairs, metric),
+        ahead=label_of(pair.ahead),
+        behind=label_of(pair.behind),
+        concatenated=paired([_score(a, metric) - _score(b, metric) for a, b in pair.runs]),
+        separated=_over_folds(pair.runs, metric),
+        classes=None,
     )
 
 
@@ -167,23 +184,36 @@ def _over_folds(pairs: Sequence[tuple[TestRecord, TestRecord]], metric: str) -> 
     return result if len(pairs) >= MIN_PAIRS else replace(result, t_test=None, wilcoxon=None)
 
 
-def _over_classes(
-    pairs: Sequence[tuple[TestRecord, TestRecord]], metric: str
-) -> tuple[float, float] | None:
-    """Differences of the classes, averaged over the runs, are what is drawn."""
-    values = [
-        [record.per_class.get("concatenated", {}).get(metric) for record in pair] for pair in pairs
-    ]
-    if not pairs or any(v is None for pair in values for v in pair):
+def _class_differences(pair: _Pair, metric: str) -> tuple[tuple[int, ...], list[float]] | None:
+    """Queries of each class, and its difference averaged over the runs: what is drawn."""
+    if not pair.runs:
         return None
-    if any(record.class_queries != pairs[0][0].class_queries for pair in pairs for record in pair):
-        return None
-    queries = np.array(pairs[0][0].class_queries)
-    counts = queries > 0
-    differences = np.mean(
-        [np.subtract(*(np.array(v, float)[counts] for v in pair)) for pair in values], axis=0
-    )
-    return class_interval(differences.tolist(), queries[counts].tolist())
+    queries = pair.runs[0][0].class_queries
+    values = []
+    for records in pair.runs:
+        found = [record.per_class.get("concatenated", {}).get(metric) for record in records]
+        if any(v is None for v in found) or any(r.class_queries != queries for r in records):
+            return None
+        values.append(np.subtract(*np.array(found, float)))
+    counts = np.array(queries) > 0
+    differences = np.mean(values, axis=0)[counts]
+    return tuple(np.array(queries)[counts].tolist()), differences.tolist()
+
+
+def _with_intervals(
+    found: Sequence[Comparison], drawn: Sequence[tuple[tuple[int, ...], list[float]] | None]
+) -> list[Comparison]:
+    """Comparisons over the same classes share the draws."""
+    together: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, of_classes in enumerate(drawn):
+        if of_classes is not None:
+            together[of_classes[0]].append(i)
+    compared = list(found)
+    for queries, members in together.items():
+        intervals = class_intervals([drawn[i][1] for i in members if drawn[i]], queries)
+        for i, interval in zip(members, intervals, strict=True):
+            compared[i] = replace(compared[i], classes=interval)
+    return compared
 
 
 def _corrected(found: Sequence[Comparison]) -> list[Comparison]:

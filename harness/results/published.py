@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,13 @@ PAPERS = {
     "proxygml": "Fewer is More: Deep Graph Metric Learning Using Fewer Proxies (NeurIPS 2020)",
     "proxynca++": "ProxyNCA++ (ECCV 2020)",
 }
+
+
+def year_of(paper: str) -> int | None:
+    """When a paper came out, by the end of its title."""
+    found = re.search(r"(\d{4})\)$", PAPERS.get(paper, ""))
+    return int(found[1]) if found else None
+
 
 # Columns that tell where a row is from; those that name a row of a printed table.
 ORIGIN = ("dataset", "source", "paper", "table", "protocol_variant")

@@ -88,6 +88,7 @@ class SearchFacts(TypedDict, total=False):
         select: how a trial was selected: by its mean over folds, or by "mean-se".
         trial_params: parameter -> its value in every trial, by index, to 5 digits.
         trial_seconds: of training and validation in every trial; None if it failed.
+        importance: parameter -> its share in the variance of the scores (fANOVA).
         ranges: parameter -> the range it was searched in, as Optuna names its ends.
     """
 
@@ -106,6 +107,7 @@ class SearchFacts(TypedDict, total=False):
     asked: Asked
     trial_params: dict[str, list[Plain]]
     trial_seconds: list[NotNegative | None]
+    importance: dict[str, NotNegative]
     ranges: dict[str, dict[str, Plain | list[Plain]]]
 
 

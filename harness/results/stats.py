@@ -83,29 +83,45 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def class_interval(differences: Sequence[float], queries: Sequence[int]) -> tuple[float, float]:
-    """95 % interval of a mean difference per query, had other classes been drawn for the test.
+def class_intervals(
+    differences: Sequence[Sequence[float]], queries: Sequence[int]
+) -> list[tuple[float, float]]:
+    """95 % intervals of mean differences per query, had other classes been drawn for the test.
 
     Args:
-        differences: of each test class, mean over its queries.
+        differences: one row per comparison: of each test class, mean over its queries.
         queries: how many queries of each class count: the weights of the mean.
     """
-    if np.ptp(differences) < ROUNDING:
-        return float(differences[0]), float(differences[0])
+    table, weights = np.asarray(differences, float), np.asarray(queries, float)
+    ends = np.repeat(table[:, :1], 2, axis=1)  # where classes do not differ, neither do draws
+    varying = np.ptp(table, axis=1) >= ROUNDING
+    if varying.any():
+        ends[varying] = _bootstrap(table[varying], weights)
+    return [(float(low), float(high)) for low, high in ends]
 
-    def mean_per_query(differences: np.ndarray, queries: np.ndarray, axis: int = -1) -> np.ndarray:
-        return (differences * queries).sum(axis) / queries.sum(axis)
+
+def _bootstrap(table: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(comparisons, 2): the same draws of classes serve all comparisons."""
+    count = len(weights)
+
+    def means(drawn: np.ndarray, axis: int = -1) -> np.ndarray:
+        draws = drawn.reshape(-1, drawn.shape[axis])
+        flat = draws + count * np.arange(len(draws))[:, None]
+        times = np.bincount(flat.ravel(), minlength=len(draws) * count).reshape(-1, count)
+        weighted = times * weights
+        found = (weighted @ table.T) / weighted.sum(axis=1, keepdims=True)
+        return found.T.reshape(len(table), *drawn.shape[:-1])
 
     interval = stats.bootstrap(
-        (np.asarray(differences, float), np.asarray(queries, float)),
-        mean_per_query,
-        paired=True,
+        (np.arange(count),),
+        means,
+        vectorized=True,
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,
         batch=BATCH,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return float(interval.low), float(interval.high)
+    return np.stack([interval.low, interval.high], axis=-1)
 
 
 def average_ranks(scores: Sequence[Sequence[float]]) -> list[float]:
@@ -115,6 +131,12 @@ def average_ranks(scores: Sequence[Sequence[float]]) -> list[float]:
         scores: one row per data set, one column per method.
     """
     return stats.rankdata(-np.asarray(scores), axis=1).mean(axis=0).tolist()
+
+
+def critical_difference(methods: int, datasets: int) -> float:
+    """Nemenyi's: average ranks that are closer than this are not told apart, at LEVEL."""
+    quantile = float(stats.studentized_range.ppf(1 - LEVEL, methods, np.inf)) / np.sqrt(2)
+    return float(quantile * np.sqrt(methods * (methods + 1) / (6 * datasets)))
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:

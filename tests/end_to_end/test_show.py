@@ -133,7 +133,7 @@ def test_the_summary_reads_well(study: optuna.Study, capsys: pytest.CaptureFixtu
     assert re.fullmatch(r"  best so far: [▁-█]{14} .*, 0\.4995 \(12\)", lines[6])
     # The twelfth of fourteen was the best by more than a standard error of its folds, 0.04.
     assert lines[7].startswith("  note: it still rose at the end; more trials, or --until-flat")
-    assert lines[8] == "  time: 10 s per trial (10 s to 30 s), 2 min in all"
+    assert lines[8] == "  time: 10 s per trial (10 s to 30 s), 3 min in all"
     assert lines[9] == "  failed 1 times: the loss became nan"
 
 

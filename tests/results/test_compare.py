@@ -14,7 +14,7 @@ from harness.cli import main
 from harness.errors import HarnessError
 from harness.metrics.names import METRICS
 from harness.results.compare import Comparison, compare, find_table, in_words
-from harness.results.stats import Paired, class_interval, holm
+from harness.results.stats import Paired, class_intervals, holm
 
 RNG = np.random.default_rng(0)
 BASE = (0.5 + 0.02 * RNG.standard_normal(8)).tolist()
@@ -81,7 +81,7 @@ def test_classes_are_drawn_by_their_mean_difference_over_runs(tmp_path: Path) ->
             changes: dict[str, Any] = {"per_class": per_class, "class_queries": queries}
             put(tmp_path, make_record(name, repetition, score, **changes))
     (found,) = compared(tmp_path, "one", "other")
-    assert found.classes == pytest.approx(class_interval([0.15, 0.3, -0.05], [4, 2, 2]))
+    assert found.classes == pytest.approx(class_intervals([[0.15, 0.3, -0.05]], [4, 2, 2])[0])
 
 
 def test_too_few_reproductions_get_no_p_value_but_a_sentence(tmp_path: Path) -> None:

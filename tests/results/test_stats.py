@@ -8,7 +8,8 @@ from scipy import stats
 
 from harness.results.stats import (
     average_ranks,
-    class_interval,
+    class_intervals,
+    critical_difference,
     friedman,
     holm,
     mean_and_interval,
@@ -90,7 +91,7 @@ def test_holm_is_capped_and_leaves_a_single_test_alone() -> None:
 
 def test_the_interval_over_classes_is_normal_for_many_even_classes() -> None:
     differences = np.random.default_rng(2).normal(0.01, 0.05, 400)
-    low, high = class_interval(differences.tolist(), [10] * 400)
+    low, high = class_intervals([differences.tolist()], [10] * 400)[0]
     half_width = 1.96 * differences.std() / 20
     assert low == pytest.approx(differences.mean() - half_width, abs=0.1 * half_width)
     assert high == pytest.approx(differences.mean() + half_width, abs=0.1 * half_width)
@@ -105,15 +106,15 @@ def test_classes_count_by_their_queries() -> None:
     means = [np.average(differences[d], weights=queries[d]) for d in drawn]
     expected = np.quantile(means, [0.025, 0.975])
     width = expected[1] - expected[0]
-    interval = class_interval(differences.tolist(), queries.tolist())
+    interval = class_intervals([differences.tolist()], queries.tolist())[0]
     assert interval == pytest.approx(expected.tolist(), abs=0.1 * width)
 
 
 def test_the_interval_over_classes_is_the_same_every_time() -> None:
     differences = [0.1, 0.3, -0.2, 0.05, 0.2]
-    intervals = {class_interval(differences, [1, 2, 3, 4, 5]) for _ in range(2)}
+    intervals = {class_intervals([differences], [1, 2, 3, 4, 5])[0] for _ in range(2)}
     assert len(intervals) == 1
-    assert class_interval([0.1] * 5, [1] * 5) == (0.1, 0.1)
+    assert class_intervals([[0.1] * 5], [1] * 5) == [(0.1, 0.1)]
 
 
 def test_average_ranks_of_a_worked_example() -> None:
@@ -126,3 +127,30 @@ def test_friedman_is_scipys_and_needs_three_methods_on_five_sets() -> None:
     scores = np.random.default_rng(4).random((6, 3))
     assert friedman(scores.tolist()) == stats.friedmanchisquare(*scores.T).pvalue
     assert friedman(scores[:4].tolist()) is None and friedman(scores[:, :2].tolist()) is None
+
+
+def test_intervals_of_many_comparisons_are_those_of_each_alone() -> None:
+    rng = np.random.default_rng(3)
+    queries = rng.integers(1, 9, 20).tolist()
+    table = [*rng.normal(size=(4, 20)).tolist(), [0.2] * 20]
+    together = class_intervals(table, queries)
+    for row, interval in zip(table, together, strict=True):
+        assert interval == pytest.approx(class_intervals([row], queries)[0], abs=1e-12)
+
+
+def test_an_interval_over_classes_is_scipys_of_the_weighted_mean() -> None:
+    rng = np.random.default_rng(4)
+    differences, queries = rng.normal(size=30), rng.integers(1, 9, 30)
+
+    def mean(d: np.ndarray, q: np.ndarray, axis: int = -1) -> np.ndarray:
+        return (d * q).sum(axis) / q.sum(axis)
+
+    seeded = np.random.default_rng(0)
+    found = stats.bootstrap((differences, queries), mean, paired=True, rng=seeded)
+    expected = (found.confidence_interval.low, found.confidence_interval.high)
+    assert class_intervals([differences.tolist()], queries.tolist())[0] == pytest.approx(expected)
+
+
+def test_the_critical_difference_is_that_of_demsars_table() -> None:
+    # Demšar 2006, Table 5a: q at 0.05 is 2.569 for four methods; his example has 14 data sets.
+    assert critical_difference(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=1e-3)
