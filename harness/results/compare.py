@@ -204,13 +204,14 @@ def _with_intervals(
     found: Sequence[Comparison], drawn: Sequence[tuple[tuple[int, ...], list[float]] | None]
 ) -> list[Comparison]:
     """Comparisons over the same classes share the draws."""
-    together: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    together: dict[tuple[int, ...], dict[int, list[float]]] = defaultdict(dict)
     for i, of_classes in enumerate(drawn):
         if of_classes is not None:
-            together[of_classes[0]].append(i)
+            queries, differences = of_classes
+            together[queries][i] = differences
     compared = list(found)
     for queries, members in together.items():
-        intervals = class_intervals([drawn[i][1] for i in members if drawn[i]], queries)
+        intervals = class_intervals(list(members.values()), queries)
         for i, interval in zip(members, intervals, strict=True):
             compared[i] = replace(compared[i], classes=interval)
     return compared
