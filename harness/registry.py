@@ -93,7 +93,8 @@ def _exported(kind: Kind) -> Iterable[tuple[str, Any]]:
             yield point.value, item
 
 
-def _load(kind: str, name: str) -> Any:
+def load_item(kind: str, name: str) -> Any:
+    """The registered object of a name."""
     known = items(kind)
     if name not in known:
         raise unknown(kind, name, known, KINDS[kind].advice.format(name))
@@ -105,7 +106,7 @@ def load_method(name: str) -> Method:
     if name.endswith(".py"):
         return _method_of_file(Path(name))
     aliases = {alias: item.name for item in items("loss").values() for alias in item.aliases}
-    return _load("loss", aliases.get(name, name))
+    return load_item("loss", aliases.get(name, name))
 
 
 def full_name(method: str) -> str:
@@ -119,7 +120,7 @@ def full_name(method: str) -> str:
 def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     """A data set by name, and the path behind a colon as in `folder:PATH`."""
     name, _, path = spec.partition(":")
-    return _load("dataset", name), Path(path).expanduser() if path else None
+    return load_item("dataset", name), Path(path).expanduser() if path else None
 
 
 def list_images(dataset: Dataset, path: Path | None, data_root: str) -> Listing:
@@ -157,9 +158,9 @@ def load_trunk(spec: str) -> Trunk:
     """A trunk by name, or one of a family as in `timm:resnet18`."""
     family, colon, member = spec.partition(":")
     if not colon:
-        return _load("trunk", spec)
+        return load_item("trunk", spec)
     with refusing():
-        return _load("trunk", f"{family}:NAME").member(member)
+        return load_item("trunk", f"{family}:NAME").member(member)
 
 
 def load_protocol(
@@ -173,7 +174,7 @@ def load_protocol(
         changes: more of them, which those in the spec override.
     """
     name, _, spelled = spec.partition(SEPARATOR)
-    protocol: EvaluationProtocol = _load("protocol", name)
+    protocol: EvaluationProtocol = load_item("protocol", name)
     with refusing(f"protocol '{spec}'"):
         wanted = parse_changes(spelled) if spelled else {}
         settled = protocol.on(dataset, {**(changes or {}), **wanted})

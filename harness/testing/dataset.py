@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from harness import registry
 from harness.datasets.dataset import Dataset, Listing
 from harness.testing.expect import expect, expect_no_error
-from harness.testing.exported import exported_by
+from harness.testing.exported import items_of
 
 # Names of published counts.
 COUNTS = {
@@ -30,18 +29,10 @@ def check_dataset(dataset: Dataset | str | Path, root: Path | str | None = None)
         root: folder with its files: all of them, or a small copy in the same layout. None for a
             data set that needs no files.
     """
-    for one in _datasets(dataset):
+    for one in items_of(dataset, "dataset", Dataset, lambda name: registry.load_dataset(name)[0]):
         copy = Copy(one, None if root is None else Path(root))
         for check in DATASET_CHECKS:
             check(copy)
-
-
-def _datasets(dataset: Dataset | str | Path) -> Sequence[Dataset]:
-    if isinstance(dataset, Dataset):
-        return [dataset]
-    if str(dataset).endswith(".py"):
-        return exported_by(Path(dataset), "DATASETS")
-    return [registry.load_dataset(str(dataset))[0]]
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,32 @@
-"""What a file exports that is not, or not yet, among those that the harness finds by itself."""
+"""What a check is handed: an object, its name, or a file that exports it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from harness.errors import HarnessError
-from harness.registry import import_file
+from harness.registry import KINDS, import_file
+
+Item = TypeVar("Item")
 
 
-def exported_by(path: Path, export: str) -> tuple[Any, ...]:
-    """The objects under a name such as DATASETS in a Python file."""
-    found = getattr(import_file(path), export, ())
+def items_of(
+    given: Item | str | Path, kind: str, of: type[Item], load: Callable[[str], Item]
+) -> tuple[Item, ...]:
+    """The objects to check.
+
+    Args:
+        given: one of them, its name, or a Python file, registered or not.
+        load: finds a registered one by its name.
+    """
+    if isinstance(given, of):
+        return (given,)
+    if not str(given).endswith(".py"):
+        return (load(str(given)),)
+    export = KINDS[kind].export
+    found = getattr(import_file(Path(str(given))), export, ())
     if not found:
-        raise HarnessError(f"{path} exports no {export}")
+        raise HarnessError(f"{given} exports no {export}")
     return tuple(found)

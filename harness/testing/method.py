@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from harness import registry
 from harness.searching.samplers import value_at
 from harness.testing.expect import expect, expect_no_error
+from harness.testing.training import take_steps
 from losses.method import Method, Params
 
 FEATURES, DIM = 64, 32
@@ -273,16 +274,9 @@ def _train(
 ) -> list[float]:
     parameters = [*head.parameters(), *loss.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.01)
-    values = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            value = loss(head(features), labels)
-            value.backward()
-            optimizer.step()
-            values.append(value.item())
-    return values
+        return take_steps(head, loss, optimizer, [(features, labels)] * steps)
 
 
 def _lies_in(value: Any, distribution: BaseDistribution) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from harness import registry
-from harness.errors import unknown
 from harness.metrics.names import METRICS
 from harness.testing.expect import expect, expect_no_error
-from harness.testing.exported import exported_by
+from harness.testing.exported import items_of
 from protocols.protocol import (
     OUTSIDE_IDENTITY,
     SEPARATOR,
@@ -32,20 +32,11 @@ def check_protocol(protocol: EvaluationProtocol | str | Path) -> None:
     Args:
         protocol: itself, its name, or the path of a file that exports PROTOCOLS.
     """
-    for one in _protocols(protocol):
+    for one in items_of(
+        protocol, "protocol", EvaluationProtocol, partial(registry.load_item, "protocol")
+    ):
         for check_one in PROTOCOL_CHECKS:
             check_one(one)
-
-
-def _protocols(protocol: EvaluationProtocol | str | Path) -> Sequence[EvaluationProtocol]:
-    if isinstance(protocol, EvaluationProtocol):
-        return [protocol]
-    if str(protocol).endswith(".py"):
-        return exported_by(Path(protocol), "PROTOCOLS")
-    known = registry.items("protocol")
-    if protocol not in known:
-        raise unknown("protocol", str(protocol), known)
-    return [known[str(protocol)]]
 
 
 def name_can_be_typed_and_be_a_folder(protocol: EvaluationProtocol) -> None:

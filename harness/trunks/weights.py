@@ -147,11 +147,11 @@ def read(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail in any way
         # Not in torch's words, which advise to run whatever code the file holds.
-        reason = _looks(file, str(error))
+        reason = _describe_damage(file, str(error))
         raise unfit(file, f"is no readable file of PyTorch weights: it {reason}") from error
 
 
-def _looks(file: Path, said: str) -> str:
+def _describe_damage(file: Path, said: str) -> str:
     """What a file that torch refused looks like, by how it begins."""
     with open(file, "rb") as opened:
         start = opened.read(64)

@@ -90,29 +90,37 @@ def test_the_table_is_made_of_the_records(table: Path) -> None:
 @pytest.mark.parametrize("loss", ["proxyanchor", "ccp-c2"])
 def test_test_scores_are_those_of_the_saved_models(finished: Path, table: Path, loss: str) -> None:
     """Embeds the test classes again, model by model, and scores them in float64."""
-    experiment = build_experiment(config_of(finished, loss))
     record = TestRecord.read(next(table.glob(f"records/{loss}/*-01.json")))
-    source = open_part(experiment, "test")
-    labels = torch.from_numpy(experiment.listing.labels[source.indices])
-    images = source.for_evaluation(source.indices)
+    embeddings, labels = embedded_test(config_of(finished, loss), record)
 
     def normalized(vectors: torch.Tensor) -> torch.Tensor:
         length = vectors.norm(dim=1, keepdim=True)
         return vectors / (length.clamp_min(1) if loss == "ccp-c2" else length)
 
-    parts = []
-    for fold in range(4):
-        model = build_model(experiment, record.params, seed=0).eval()
-        folder = unit_of(experiment, record.params, fold, repetition=1).folder
-        model.load_state_dict(torch.load(folder / WEIGHTS))
-        with torch.no_grad():
-            parts.append(normalized(model(images)))
+    parts = [normalized(part) for part in embeddings]
     single = [plain_scores(part, labels) for part in parts]
     together = plain_scores(normalized(torch.cat(parts, 1)), labels)
     for metric in ("p_at_1", "r_precision", "map_at_r"):
         assert record.scores["concatenated"][metric] == pytest.approx(together[metric], abs=1e-5)
         mean = np.mean([scores[metric] for scores in single])
         assert record.scores["separated"][metric] == pytest.approx(mean, abs=1e-5)
+
+
+def embedded_test(
+    config: RunConfig, record: TestRecord | MetricsRecord
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Raw embeddings of the test classes by each saved model of a run, and their labels."""
+    experiment = build_experiment(config)
+    source = open_part(experiment, "test")
+    images = source.for_evaluation(source.indices)
+    embeddings = []
+    for fold in range(4):
+        model = build_model(experiment, record.params, seed=0).eval()
+        folder = unit_of(experiment, record.params, fold, record.repetition).folder
+        model.load_state_dict(torch.load(folder / WEIGHTS))
+        with torch.no_grad():
+            embeddings.append(model(images))
+    return embeddings, torch.from_numpy(experiment.listing.labels[source.indices])
 
 
 def plain_scores(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -244,17 +252,9 @@ def test_geometry_on_demand_is_that_of_the_test_embeddings(finished: Path, resul
     table = results / FOLDER / "folder_pictures-convnet"
     path = next(table.glob("records/ccp-c2/*-01.metrics.class_distance.json"))
     record = MetricsRecord.read(path)
-    experiment = build_experiment(config_of(finished, "ccp-c2"))
-    source = open_part(experiment, "test")
-    labels = torch.from_numpy(experiment.listing.labels[source.indices])
-    images = source.for_evaluation(source.indices)
+    embeddings, labels = embedded_test(config_of(finished, "ccp-c2"), record)
     means = []
-    for fold in range(4):
-        model = build_model(experiment, record.params, seed=0).eval()
-        folder = unit_of(experiment, record.params, fold, repetition=1).folder
-        model.load_state_dict(torch.load(folder / WEIGHTS))
-        with torch.no_grad():
-            vectors = model(images)
+    for vectors in embeddings:
         vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1)
         apart = labels[:, None] != labels
         means.append(torch.cdist(vectors, vectors)[apart].mean().item())

@@ -23,6 +23,7 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
 import losses
+from harness.testing.training import take_steps
 from losses.ccp import PAIR_LOSSES, CCPLoss
 from losses.drml import BASES as DRML_BASES
 from losses.drml import DRMLLoss, RelationHead
@@ -140,19 +141,6 @@ def batches(count: int, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
     return result
 
 
-def train(
-    loss: Any, head: nn.Module, optimizer: torch.optim.Optimizer, data: list[tuple[Tensor, Tensor]]
-) -> list[float]:
-    values = []
-    for features, labels in data:
-        optimizer.zero_grad()
-        value = loss(head(features), labels)
-        value.backward()
-        optimizer.step()
-        values.append(value.item())
-    return values
-
-
 def gradients(module: nn.Module) -> list[Tensor]:
     """Of all parameters; a missing one is NaN."""
     return [
@@ -168,7 +156,7 @@ def adam(loss: nn.Module, head: nn.Module) -> torch.optim.Optimizer:
 def trained(citizen: Case, steps: int = 7) -> tuple[Any, nn.Module, torch.optim.Optimizer]:
     loss, head = citizen.make()
     optimizer = adam(loss, head)
-    train(loss, head, optimizer, batches(steps))
+    take_steps(head, loss, optimizer, batches(steps))
     return loss, head, optimizer
 
 
@@ -278,7 +266,7 @@ def test_logits_of_a_trained_loss_are_largest_for_the_right_class(citizen: Case)
         with pytest.raises(NotImplementedError, match=r"\w+ \w+"):
             loss.get_logits(head(features))
         return
-    train(loss, head, adam(loss, head), batches(80))
+    take_steps(head, loss, adam(loss, head), batches(80))
     logits = loss.get_logits(head(features))
     assert logits.shape == (BATCH, CLASSES)
     assert (logits.argmax(dim=1) == labels).float().mean() > 0.8
@@ -287,7 +275,7 @@ def test_logits_of_a_trained_loss_are_largest_for_the_right_class(citizen: Case)
 def test_a_state_dict_restores_training_in_the_middle(citizen: Case) -> None:
     loss, head, optimizer = trained(citizen)
     state = copy.deepcopy([part.state_dict() for part in (loss, head, optimizer)])
-    expected = train(loss, head, optimizer, batches(7, seed=2))
+    expected = take_steps(head, loss, optimizer, batches(7, seed=2))
 
     torch.manual_seed(123)
     other, other_head = citizen.build(), citizen.build_head()
@@ -295,7 +283,7 @@ def test_a_state_dict_restores_training_in_the_middle(citizen: Case) -> None:
     other_optimizer = adam(other, other_head)
     for part, values in zip((other, other_head, other_optimizer), state, strict=True):
         part.load_state_dict(values)
-    assert train(other, other_head, other_optimizer, batches(7, seed=2)) == expected
+    assert take_steps(other_head, other, other_optimizer, batches(7, seed=2)) == expected
 
 
 @pytest.mark.parametrize(
@@ -309,9 +297,9 @@ def test_a_copy_goes_on_as_the_original_would(
     loss, head, _ = trained(citizen)
     other, other_head = duplicate(loss), copy.deepcopy(head)
     citizen.reattach(other, other_head)
-    copied = train(other, other_head, adam(other, other_head), batches(5, seed=2))
+    copied = take_steps(other_head, other, adam(other, other_head), batches(5, seed=2))
     # After the copy has been trained: what it did must not have changed the original.
-    assert train(loss, head, adam(loss, head), batches(5, seed=2)) == copied
+    assert take_steps(head, loss, adam(loss, head), batches(5, seed=2)) == copied
 
 
 def test_every_tensor_is_made_on_the_device_of_the_inputs(citizen: Case) -> None:
@@ -319,7 +307,7 @@ def test_every_tensor_is_made_on_the_device_of_the_inputs(citizen: Case) -> None
     optimizer = adam(loss, head)
     data = batches(4)
     with torch.device("meta"):  # where a tensor made without device= cannot mix with real ones
-        values = train(loss, head, optimizer, data)
+        values = take_steps(head, loss, optimizer, data)
         if citizen.supports_logits:
             assert loss.get_logits(head(data[0][0])).device.type == "cpu"
     assert all(math.isfinite(value) for value in values)

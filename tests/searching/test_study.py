@@ -40,6 +40,12 @@ def tried(config: RunConfig) -> list[dict[str, Any]]:
     return [t.params for t in sorted(opened.counted(), key=index_of)]
 
 
+def study_with_two_left(config: RunConfig) -> Study:
+    """Eleven trials are done, so that the sampler chooses the others."""
+    search([config.updated({"trials": 11})])
+    return study_of(build_experiment(config.updated({"trials": 13})))
+
+
 def test_the_first_trial_is_the_published_one_and_ten_spread_points_follow(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
@@ -165,8 +171,7 @@ def test_a_living_worker_keeps_its_trial_and_a_dead_one_loses_it(
 def test_a_trial_taken_over_keeps_its_parameters_whatever_was_learned_since(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
-    search([config.updated({"trials": 11})])
-    opened = study_of(build_experiment(config.updated({"trials": 13})))
+    opened = study_with_two_left(config)
     with opened.storage.joined() as survivor:
         with opened.storage.joined() as victim:
             lost, other = opened.claim(victim), opened.claim(survivor)
@@ -179,8 +184,7 @@ def test_a_trial_taken_over_keeps_its_parameters_whatever_was_learned_since(
 def test_running_trials_are_known_to_the_sampler(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
-    search([config.updated({"trials": 11})])
-    opened = study_of(build_experiment(config.updated({"trials": 13})))
+    opened = study_with_two_left(config)
     with opened.storage.joined() as worker:
         one, other = opened.claim(worker), opened.claim(worker)
     assert one is not None and other is not None
