@@ -20,6 +20,8 @@ from harness.system.device import choose_device, device_count, thread_limit
 from harness.system.files import naming_disk_trouble
 from harness.system.progress import Event, Listener, Stopping
 
+START = "spawn"  # how workers start: CUDA cannot be used in a fork of a process that used it
+
 # target(job, device, listener), a function of a module: workers are new processes.
 Target = Callable[[Any, str, Listener], None]
 
@@ -51,8 +53,8 @@ def run_workers(
     if count == 1:
         _run_here(target, job, str(choose_device(device)), listener)
         return
-    context = multiprocessing.get_context("spawn")
-    stop: Any = context.RawValue("b", 0)  # without a lock, which a killed process would keep
+    context: Any = multiprocessing.get_context(START)
+    stop = context.RawValue("b", 0)  # without a lock, which a killed process would keep
     processes, reports = [], []
     with thread_limit(threads), _ignoring_interrupts():
         for number in range(count):

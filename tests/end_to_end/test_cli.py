@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from conftest import FOLDER, start
+from conftest import FOLDER
+from processes import Command
 
 from harness import registry
 from harness.cli import app, display, main
@@ -172,30 +170,13 @@ class Telling(TripletMarginLoss):
 
 def start_search(
     pictures: Path, runs: Path, workers: str, protocol: str = FOLDER, loss: str = "triplet"
-) -> subprocess.Popen[str]:
-    """A search in a group of processes of its own, so that a signal can reach all of them."""
-    command = [
-        *(sys.executable, "-m", "harness", "search", "--loss", loss, "--device", "cpu"),
+) -> Command:
+    """A search that does not end by itself."""
+    return Command(
+        *("search", "--loss", loss, "--device", "cpu", "--runs-dir", str(runs)),
         *("--dataset", f"folder:{pictures}", "--trunk", "convnet", "--protocol", protocol),
         *("--trials", "900", "--sampler", "random", "--workers", workers, "-v"),
-        *("--runs-dir", str(runs)),
-    ]
-    return start(command, stderr=subprocess.PIPE, start_new_session=True)
-
-
-def read_until(process: subprocess.Popen[str], text: str) -> None:
-    assert process.stderr is not None
-    while text not in process.stderr.readline():
-        assert process.poll() is None
-
-
-def read_to_the_end(process: subprocess.Popen[str]) -> str:
-    """What it still says; that ends when the last process that could say something has ended."""
-    try:
-        return process.communicate(timeout=300)[1]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
+    )
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -204,10 +185,10 @@ def test_ctrl_c_stops_every_process_and_says_how_to_go_on(
     tmp_path: Path, image_folder: Path, workers: str
 ) -> None:
     process = start_search(image_folder, tmp_path, workers)
-    read_until(process, "fold 2, step 2/4")
-    os.killpg(process.pid, signal.SIGINT)
-    said = read_to_the_end(process)
-    assert process.returncode == 130
+    process.read_until("fold 2, step 2/4")
+    process.signal(signal.SIGINT)
+    _, said = process.finish()
+    assert process.exit_code == 130
     assert "stopping at the next validation; Ctrl-C again stops at once" in said
     assert "Repeat the same command to go on" in said and "Traceback" not in said
     # Whatever is not finished has a checkpoint to go on from.
@@ -223,11 +204,11 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, image_folder: Path) -> No
     telling.write_text(TELLING)
     hours = re.sub(r"(max_steps|validate_every)=\d", r"\1=1000000", FOLDER)
     process = start_search(image_folder, tmp_path / "runs", "2", hours, str(telling))
-    read_until(process, "a step")
-    os.killpg(process.pid, signal.SIGINT)
-    read_until(process, "Ctrl-C again stops at once")
+    process.read_until("a step")
+    process.signal(signal.SIGINT)
+    process.read_until("Ctrl-C again stops at once")
     for _ in range(20):  # it goes on as if nothing had happened
-        read_until(process, "a step")
-    os.killpg(process.pid, signal.SIGINT)
-    said = read_to_the_end(process)
-    assert process.returncode == 130 and "Traceback" not in said
+        process.read_until("a step")
+    process.signal(signal.SIGINT)
+    _, said = process.finish()
+    assert process.exit_code == 130 and "Traceback" not in said

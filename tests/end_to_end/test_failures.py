@@ -6,8 +6,6 @@ import errno
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import FOLDER, study_of, unit_of
+from processes import Command
 
 from harness.cli import main
 from harness.config import RunConfig
@@ -253,18 +252,16 @@ def test_a_folder_that_cannot_be_written_is_refused(
 def test_the_trial_of_a_killed_worker_is_done_by_the_other(
     tmp_path: Path, image_folder: Path
 ) -> None:
-    command = [
-        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
+    process = Command(
+        *("search", "--loss", "triplet", "--device", "cpu", "--runs-dir", str(tmp_path / "runs")),
         *("--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"),
-        *("--trials", "6", "--workers", "2", "--runs-dir", str(tmp_path / "runs")),
-    ]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process: Any = subprocess.Popen(command, text=True, **pipes)
-    while "trial 1/6" not in process.stderr.readline():
-        assert process.poll() is None
+        *("--trials", "6", "--workers", "2"),
+        forks_workers=True,
+    )
+    process.read_until("trial 1/6")
     holders = list(tmp_path.glob("runs/*/*/*/workers/*.lock"))
     os.kill(int(holders[0].name.split("-")[-2]), signal.SIGKILL)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    out, err = process.finish()
+    assert process.exit_code == 0, err
     assert "6 trials, 0 failed" in out
     assert "a worker ended with exit code -9" in err and "the others did its part" in err

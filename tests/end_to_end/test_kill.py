@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import FOLDER, study_of, write_images
+from processes import FORKS
 
 from harness.config import RunConfig
 from harness.experiment import build_experiment
@@ -28,13 +28,6 @@ STEPS = FOLDER.replace("max_steps=4", "max_steps=12")  # six checkpoints in a fo
 
 # One with a hook, a head of its own and state in all of them; one with a memory.
 LOSSES = ("ccp-c2", "c2-xbm")
-
-# Processes that start with everything imported; a new interpreter would take seconds each.
-FORKS = multiprocessing.get_context("forkserver")
-IMPORTED = (
-    *("harness.searching.loop", "losses", "harness.datasets.folder"),
-    *("torch._dynamo", "conftest"),
-)
 
 
 def die() -> None:
@@ -124,7 +117,6 @@ def scores(root: Path, runs: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
-    FORKS.set_forkserver_preload(list(IMPORTED))
     write_images(tmp_path / "pictures")
     search(searches(tmp_path, "whole"))
     rng = random.Random(5)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import FOLDER, study_of, unit_of, write_images
+from processes import FORKS, Command
 from sklearn.decomposition import PCA
 
 from harness import evaluate as evaluate_from_python
@@ -32,6 +32,7 @@ from harness.results.classes import read_test_classes
 from harness.results.layout import LEDGER, WEIGHTS
 from harness.results.records import FoldRecord, MetricsRecord, TestRecord
 from harness.searching.loop import search
+from harness.system import workers
 from harness.training.single_model import build_single_trainer, without_folds
 from losses.method import Hook
 
@@ -384,14 +385,21 @@ def test_the_same_command_gives_bit_identical_scores(
     assert found[0] == found[1]
 
 
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that start with everything imported."""
+    monkeypatch.setattr(workers, "START", FORKS.get_start_method())
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
 def test_the_number_of_workers_does_not_change_a_score(
     folder_config: RunConfig, tmp_path: Path
 ) -> None:
     found = []
-    for workers in (1, 2):
+    for count in (1, 2):
         settings = folder_config.updated(
-            {"runs_dir": str(tmp_path / str(workers)), "trials": 4, "workers": workers}
+            {"runs_dir": str(tmp_path / str(count)), "trials": 4, "workers": count}
         )
         search([settings])
         trials = study_of(build_experiment(settings)).completed()
@@ -401,6 +409,7 @@ def test_the_number_of_workers_does_not_change_a_score(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
 def test_two_workers_evaluate_everything_once(finished: Path, tmp_path: Path) -> None:
     command = eval_command(finished)
     command[command.index("--workers") + 1] = "2"
@@ -416,21 +425,20 @@ def test_a_killed_search_is_finished_by_the_same_command(
     tmp_path: Path, image_folder: Path
 ) -> None:
     command = [
-        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
+        *("search", "--loss", "triplet", "--device", "cpu", "--runs-dir", str(tmp_path)),
         *("--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"),
-        *("--trials", "11", "--workers", "1", "--runs-dir", str(tmp_path)),
+        *("--trials", "11", "--workers", "1"),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    while "trial 2/11" not in process.stderr.readline():
-        assert process.poll() is None
-    process.kill()
-    process.communicate()
+    killed = Command(*command)
+    killed.read_until("trial 2/11")
+    killed.signal(signal.SIGKILL)
+    killed.finish()
     records = {p: p.stat().st_mtime_ns for p in tmp_path.glob("**/record.json")}
     assert 8 <= len(records) < 44
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "11 trials, 0 failed" in done.stdout
-    assert "trial 1/11" not in done.stderr and "trial 2/11" not in done.stderr
+    again = Command(*command)
+    printed, said = again.finish()
+    assert again.exit_code == 0 and "11 trials, 0 failed" in printed
+    assert "trial 1/11" not in said and "trial 2/11" not in said
     assert all(path.stat().st_mtime_ns == time for path, time in records.items())
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import sqlalchemy
 from conftest import FOLDER, study_of
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
+from processes import FORKS, LONGEST, Command
 
 from harness.cli import main
 from harness.config import RunConfig, load_config
@@ -280,20 +281,18 @@ def test_a_storage_without_rights_is_refused(
 
 
 def test_many_workers_may_be_the_first_to_open_a_database(postgres: str, tmp_path: Path) -> None:
-    code = (
-        "from pathlib import Path; from harness.searching.storage import open_storage\n"
-        f"input('ready\\n'); open_storage({postgres!r}, Path(), 'study', 30)"
-    )
-    command = [sys.executable, "-c", code]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    crowd: list[Any] = [subprocess.Popen(command, text=True, **pipes) for _ in range(4)]
-    assert [process.stdout.readline() for process in crowd] == ["ready\n"] * 4
+    together = FORKS.Barrier(4)
+    crowd = [FORKS.Process(target=open_with, args=(together, postgres)) for _ in range(4)]
     for process in crowd:
-        process.stdin.write("\n")
-        process.stdin.flush()
+        process.start()
     for process in crowd:
-        process.communicate(timeout=300)
-    assert [process.returncode for process in crowd] == [0, 0, 0, 0]
+        process.join(LONGEST)
+    assert [process.exitcode for process in crowd] == [0, 0, 0, 0]
+
+
+def open_with(others: Barrier, url: str) -> None:
+    others.wait(LONGEST)
+    open_storage(url, Path(), "study", 30)
 
 
 def test_a_journal_is_opened_without_a_url(tmp_path: Path) -> None:
@@ -305,21 +304,20 @@ def test_two_of_four_workers_die_and_every_trial_is_counted_once(
     postgres: str, tmp_path: Path, image_folder: Path
 ) -> None:
     """Four nodes share a PostgreSQL and a run directory; two are killed in the middle."""
-    command = [
-        *(sys.executable, "-m", "harness", "search", "--loss", "triplet", "--device", "cpu"),
-        *("--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"),
-        *("--trials", "20", "--sampler", "random", "--workers", "1"),
-        *("--storage", postgres, "--runs-dir", str(tmp_path), "--set", "heartbeat=2"),
-    ]
-    heard, told = os.pipe()  # what all of them say while they work
-    pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": told}
-    nodes: list[Any] = [subprocess.Popen(command, text=True, **pipes) for _ in range(4)]
-    os.close(told)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shared = RDBStorage(postgres)
+    command = [
+        *("search", "--loss", "triplet", "--device", "cpu", "--runs-dir", str(tmp_path)),
+        *("--dataset", f"folder:{image_folder}", "--protocol", FOLDER, "--trunk", "convnet"),
+        *("--trials", "20", "--sampler", "random", "--workers", "1"),
+        *("--storage", postgres, "--set", "heartbeat=2"),
+    ]
+    heard, told = FORKS.Pipe(duplex=False)  # what all of them say while they work
+    nodes = [Command(*command, stderr=told) for _ in range(4)]
+    told.close()
     killed: list[int] = []
-    with os.fdopen(heard) as lines:
+    with os.fdopen(heard.fileno(), closefd=False) as lines:
         while len(killed) < 2:
             line = lines.readline()
             assert line, "all of them ended"
@@ -334,9 +332,9 @@ def test_two_of_four_workers_die_and_every_trial_is_counted_once(
             if victims:
                 os.kill(victims[0].pid, signal.SIGKILL)
                 killed.append(victims[0].pid)
-        said = {node.pid: node.communicate(timeout=300)[0] for node in nodes}
+        said = {node.pid: node.finish()[0] for node in nodes}
     survivors = [node for node in nodes if node.pid not in killed]
-    assert [node.returncode for node in survivors] == [0, 0]
+    assert [node.exit_code for node in survivors] == [0, 0]
     assert all("20 trials, 0 failed" in said[node.pid] for node in survivors)
     trials = trials_of(shared)
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
