@@ -163,6 +163,7 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
         "sampler": sampler,
         "dimensions": summary.dimensions,
         "trial_scores": list(summary.trial_scores),
+        "trial_folds": [None if folds is None else list(folds) for folds in summary.trial_folds],
         "space": experiment.config.space,
         "select": experiment.config.select,
         "trial_params": {

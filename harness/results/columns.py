@@ -37,8 +37,8 @@ BEHIND = {
     "trials_failed": "those among them that failed",
     "trials_pruned": "those among them that were stopped early",
     "not_flat": (
-        "whether the best score so far rose by more than one standard error over the folds in the "
-        "last fifth of the trials"
+        "whether the last fifth of the trials brought a better one, by more than one standard "
+        "error of the differences on the same folds"
     ),
     "params": "best parameters, as JSON",
     "on_bound": "parameters whose best value lies on an end of its range, as JSON",

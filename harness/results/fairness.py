@@ -25,19 +25,22 @@ def standard_error(fold_scores: Sequence[float]) -> float:
     return (spread(fold_scores) or 0.0) / math.sqrt(max(len(fold_scores), 1))
 
 
-def not_flat(scores: Sequence[float | None], fold_scores: Sequence[float]) -> bool:
-    """Whether the best score so far still rose in the last fifth of the trials.
+def not_flat(trials: Sequence[Sequence[float] | None]) -> bool:
+    """Whether the best trial so far still became a better one in the last fifth of the search.
+
+    By more than one standard error of the differences between the two on the same folds: folds
+    differ in difficulty far more than trials do, which says nothing of the trials.
 
     Args:
-        scores: of every trial, in the order of the search; None if it failed.
-        fold_scores: of the best trial, on each fold; a rise within their standard error is none.
+        trials: the scores of each on all folds, in the order of the search; None without them.
     """
-    last = math.ceil(len(scores) / LAST)
-    before = [score for score in scores[: len(scores) - last] if score is not None]
-    after = [score for score in scores[len(scores) - last :] if score is not None]
+    last = math.ceil(len(trials) / LAST)
+    before = [folds for folds in trials[: len(trials) - last] if folds is not None]
+    after = [folds for folds in trials[len(trials) - last :] if folds is not None]
     if not before or not after:
         return bool(after)
-    return max(after) - max(before) > standard_error(fold_scores)
+    rise = np.subtract(max(after, key=np.mean), max(before, key=np.mean))
+    return bool(rise.mean() > standard_error(rise.tolist()))
 
 
 def share_at_limit(stopped_by: Sequence[str]) -> float | None:

@@ -89,7 +89,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     last = max(row, key=lambda record: record.provenance["time"])
     identity, search = last.identity, last.search
     searched = bool(search)
-    trial_scores = search.get("trial_scores", [])
+    trial_folds = search.get("trial_folds", [])
     fold_scores = search.get("validation_folds", [])
     folds = [fold for record in row for fold in record.folds]
     stopped_by = [fold["stopped_by"] for fold in folds if "stopped_by" in fold]
@@ -109,11 +109,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "trials": search.get("trials"),
         "trials_failed": search.get("failed"),
         "trials_pruned": search.get("pruned", 0) if searched else None,
-        "not_flat": (
-            not_flat(trial_scores, fold_scores)
-            if trial_scores and search.get("dimensions")
-            else None
-        ),
+        "not_flat": not_flat(trial_folds) if trial_folds and search.get("dimensions") else None,
         "params": json.dumps(last.params, sort_keys=True),
         "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
         "test_openings": openings[identity["method"]],

@@ -74,7 +74,7 @@ MARKS = (
         lambda frame: frame["not_flat"].fillna(False),
         lambda rows: (
             "the search was still rising: in the last fifth of its trials, by more than one "
-            "standard error over the folds."
+            "standard error of the differences on the same folds."
         ),
     ),
     Mark("⊣", r"$\dashv$", lambda frame: frame["on_bound"] != "{}", _bounds),

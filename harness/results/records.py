@@ -82,6 +82,7 @@ class SearchFacts(TypedDict, total=False):
         validation: its mean over the folds.
         validation_folds: its score on each of them.
         trial_scores: of every trial, by index; None if it failed.
+        trial_folds: the same on each fold; None if it failed or was pruned.
         dimensions: how many parameters were searched.
         on_bound: parameter -> the end of its range that the selected value lies on.
         space: which of the method's spaces; empty for its own.
@@ -99,6 +100,7 @@ class SearchFacts(TypedDict, total=False):
     validation: Share
     validation_folds: list[Share]
     trial_scores: list[Share | None]
+    trial_folds: list[list[Share] | None]
     dimensions: Count
     on_bound: dict[str, str]
     sampler: str

@@ -30,6 +30,7 @@ class SearchSummary:
         fold_scores: best validation score of each fold in that trial.
         trial_scores: of all that count, in their order; None for those that failed.
         dimensions: how many parameters are searched.
+        trial_folds: the scores of each on all folds; None for those that failed or were pruned.
         flat: whether the last fifth of the trials brought no more than noise.
         on_bound: parameter -> the end of its range that the best value lies on.
         importance: parameter -> its share in the variance of the scores (fANOVA); empty if there
@@ -52,6 +53,7 @@ class SearchSummary:
     fold_scores: tuple[float, ...]
     trial_scores: tuple[float | None, ...]
     dimensions: int
+    trial_folds: tuple[tuple[float, ...] | None, ...]
     flat: bool
     on_bound: dict[str, str]
     importance: dict[str, float]
@@ -77,18 +79,27 @@ def counts(trial: FrozenTrial) -> bool:
     return failed or trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-# How a trial is chosen: by its mean over the folds, or by that less its standard error.
-SELECTIONS: dict[str, Callable[[FrozenTrial], float]] = {
-    "mean": lambda trial: trial.values[0],
-    "mean-se": lambda trial: trial.values[0] - standard_error(trial.user_attrs["folds"]),
+def _less_error(trials: Sequence[FrozenTrial]) -> list[float]:
+    """The mean over folds less its error, but for what the folds differ by in all trials alike."""
+    folds = np.array([trial.user_attrs["folds"] for trial in trials])
+    errors = [standard_error(row) for row in (folds - folds.mean(axis=0)).tolist()]
+    return [trial.values[0] - error for trial, error in zip(trials, errors, strict=True)]
+
+
+# How a trial is chosen among others: by a score of each.
+SELECTIONS: dict[str, Callable[[Sequence[FrozenTrial]], list[float]]] = {
+    "mean": lambda trials: [trial.values[0] for trial in trials],
+    "mean-se": _less_error,
 }
 
 
 def best_of(trials: Sequence[FrozenTrial], select: str = "mean") -> FrozenTrial | None:
     """The first of the complete trials with the highest score."""
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    score = SELECTIONS[select]
-    return max(done, key=lambda trial: (score(trial), -trial.number)) if done else None
+    if not done:
+        return None
+    done.sort(key=lambda trial: trial.number)
+    return done[int(np.argmax(SELECTIONS[select](done)))]
 
 
 def scores_of(trials: Sequence[FrozenTrial]) -> list[float | None]:
@@ -97,12 +108,19 @@ def scores_of(trials: Sequence[FrozenTrial]) -> list[float | None]:
     return [None if trial.state == TrialState.FAIL else trial.values[0] for trial in spent]
 
 
+def folds_of(trials: Sequence[FrozenTrial]) -> list[tuple[float, ...] | None]:
+    """The same on each fold; None for one that was not trained on all of them."""
+    spent = sorted(filter(counts, trials), key=index_of)
+    complete = TrialState.COMPLETE
+    return [tuple(t.user_attrs["folds"]) if t.state == complete else None for t in spent]
+
+
 def is_flat(trials: Sequence[FrozenTrial]) -> bool:
     """Whether the last fifth of the trials brought no more than noise, or there is no search."""
     best = best_of(trials)
     if best is None or not best.distributions:
         return best is not None
-    return not not_flat(scores_of(trials), best.user_attrs["folds"])
+    return not not_flat(folds_of(trials))
 
 
 def summarize(study: optuna.Study, importance: bool = True, select: str = "mean") -> SearchSummary:
@@ -135,6 +153,7 @@ def summarize(study: optuna.Study, importance: bool = True, select: str = "mean"
         fold_scores=tuple(best.user_attrs["folds"]),
         trial_scores=tuple(scores_of(trials)),
         dimensions=len(best.distributions),
+        trial_folds=tuple(folds_of(trials)),
         flat=is_flat(trials),
         on_bound={name: end for name, end in ends.items() if end is not None},
         importance=_importance(complete) if importance else {},

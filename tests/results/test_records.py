@@ -144,7 +144,10 @@ JSON = st.recursive(
     ),
     max_leaves=4,
 )
-FACTS = {"trial_scores": [0.3, None, 0.4], "validation_folds": [0.4, 0.5], "dimensions": 3}
+FACTS = {
+    **{"trial_scores": [0.3, None, 0.4], "trial_folds": [[0.2, 0.4], None, [0.3, 0.5]]},
+    **{"validation_folds": [0.4, 0.5], "dimensions": 3},
+}
 WHOLE = asdict(make_record("ms", 1, 0.5, search={**make_record().search, **FACTS}))
 
 

@@ -14,6 +14,8 @@ from harness.experiment import build_experiment
 from harness.searching.loop import search
 from harness.searching.study import sampler_of
 
+FOLDS = (-0.1, 0.0, 0.1, 0.0)  # what they differ by in difficulty
+
 
 def count(config: RunConfig, **values: Any) -> int:
     return search([config.updated(values)])[0].trials
@@ -50,10 +52,24 @@ def test_it_goes_on_to_the_limit_at_most(config: RunConfig, objective: SimpleNam
 def test_a_rise_within_the_noise_of_the_folds_is_flat(
     config: RunConfig, objective: SimpleNamespace
 ) -> None:
-    objective.function = lambda params: len(objective.calls) / 1000
-    # The folds differ by 0.08, their mean by 0.04; ten trials rise by 0.009.
+    def function(params: dict[str, Any]) -> float:
+        del params
+        noise = 0.1 if len(objective.calls) % 2 else -0.1  # between the 8th and the 10th it turns
+        objective.folds = (noise, -noise, 0.0, 0.0) if len(objective.calls) < 9 else FOLDS
+        return len(objective.calls) / 1000
+
+    objective.function = function
+    # The differences to the best of the first eight have a standard error of 0.02 and more.
     summary = search([config.updated({"trials": 10, "until_flat": True})])[0]
     assert summary.flat and summary.trials == 10
+
+
+def test_a_small_rise_on_every_fold_is_one_however_folds_differ(
+    config: RunConfig, objective: SimpleNamespace
+) -> None:
+    objective.folds = FOLDS  # a standard error of 0.04
+    objective.function = lambda params: len(objective.calls) / 1000
+    assert not search([config.updated({"trials": 10})])[0].flat
 
 
 def test_the_summary_tells_dimensions_and_every_score(
