@@ -1,6 +1,6 @@
 """Records in pandas: a row per run, what two losses differ by, and which classes are hard.
 
-python examples/read_records.py [TABLE]    # by default results/mlrc/glyphs-convnet
+python examples/read_records.py [TABLE]    # by default results/mlrc/glyphs-glyphnet
 
 A record is plain JSON, so that nothing of the harness is needed to read it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-TABLE = Path(__file__).parents[1] / "results" / "mlrc" / "glyphs-convnet"
+TABLE = Path(__file__).parents[1] / "results" / "mlrc" / "glyphs-glyphnet"
 
 
 def read_records(table: Path) -> list[dict[str, Any]]:

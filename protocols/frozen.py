@@ -21,8 +21,10 @@ FROZEN = replace(
     lr=1e-3,
     search_head_lr=(1e-5, 1e-2),
     validate_every=100,
-    patience=10,
-    max_steps=5000,
+    # What CCP needs, which changes its proxies after 3 validations in vain; a limit that no run
+    # of our own met.
+    patience=20,
+    max_steps=20_000,
     datasets={"glyphs": {field: GLYPHS[field] for field in IMAGES}},
 )
 

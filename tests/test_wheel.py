@@ -58,6 +58,12 @@ def test_the_papers_numbers_are_there_without_a_checkout(installed: Path, tmp_pa
 
 
 @pytest.mark.slow
+def test_the_weights_of_the_embedded_trunk_come_with_the_package(installed: Path) -> None:
+    carried = installed / "harness" / "trunks" / "glyphnet.pt"
+    assert carried.read_bytes() == (ROOT / "harness" / "trunks" / "glyphnet.pt").read_bytes()
+
+
+@pytest.mark.slow
 def test_every_module_is_in_the_package(installed: Path) -> None:
     modules = [path for name in SOURCES[:3] for path in ROOT.glob(f"{name}/**/*.py")]
     missing = [path for path in modules if not (installed / path.relative_to(ROOT)).exists()]

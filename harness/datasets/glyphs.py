@@ -80,12 +80,12 @@ def list_images(root: Path | None = None) -> Listing:
 def render(character: str, face: str, index: int) -> bytes:
     """The pixels of image `index`: a function of its arguments and the settings alone."""
     rng = np.random.default_rng([SEED, index])
-    font = _font(face, int(rng.integers(FONT_SIZE[0], FONT_SIZE[1] + 1)))
+    face_font = font(face, int(rng.integers(FONT_SIZE[0], FONT_SIZE[1] + 1)))
     shift_x, shift_y = rng.uniform(-MAX_SHIFT, MAX_SHIFT, 2)
     canvas = Image.new("L", (SIZE, SIZE))
     centre = (SIZE / 2 + shift_x, SIZE / 2 + shift_y)
     # Anchored in the middle of the face's line, so that height and depth still tell p from P.
-    ImageDraw.Draw(canvas).text(centre, character, fill=255, font=font, anchor="mm")
+    ImageDraw.Draw(canvas).text(centre, character, fill=255, font=face_font, anchor="mm")
     angle = float(rng.uniform(-MAX_ROTATION, MAX_ROTATION))
     rotated = canvas.rotate(angle, Image.Resampling.BILINEAR)
     ink = np.asarray(rotated, dtype=np.float64) / 255 * rng.uniform(*CONTRAST)
@@ -95,12 +95,12 @@ def render(character: str, face: str, index: int) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
+def font(face: str, size: int) -> ImageFont.FreeTypeFont:
     # The basic layout engine: the complex one depends on libraries of the machine.
-    return ImageFont.truetype(_font_path(face), size, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(font_path(face), size, layout_engine=ImageFont.Layout.BASIC)
 
 
-def _font_path(face: str) -> Path:
+def font_path(face: str) -> Path:
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
 
 
@@ -108,7 +108,7 @@ def _font_path(face: str) -> Path:
 def _fonts_digest() -> str:
     digest = hashlib.sha256()
     for face in FACES:
-        digest.update(_font_path(face).read_bytes())
+        digest.update(font_path(face).read_bytes())
     return digest.hexdigest()[:12]
 
 

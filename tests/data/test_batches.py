@@ -18,7 +18,7 @@ from harness.experiment import Experiment
 
 @pytest.fixture
 def batches(make_experiment: Callable[..., Experiment]) -> TrainBatches:
-    experiment = make_experiment()
+    experiment = make_experiment(protocol="mlrc+resize=28")  # larger than the crop
     classes = experiment.split.folds[0].train[:20]
     source = open_part(experiment, "trainval")
     return TrainBatches(

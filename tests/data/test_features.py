@@ -81,11 +81,12 @@ def test_features_are_computed_once(
     "changes", [{"seed": 1}, {"protocol": "frozen+pooling=max"}, {"protocol": "frozen+crop=20"}]
 )
 def test_what_changes_features_has_features_of_its_own(
-    experiment: Experiment, make_experiment: Callable[..., Experiment], changes: dict[str, object]
+    make_experiment: Callable[..., Experiment], changes: dict[str, object]
 ) -> None:
-    changed = make_experiment(**{"protocol": FROZEN, **changes})
-    other = open_part(changed, "trainval")
-    first = open_part(experiment, "trainval")
+    # A trunk from scratch, whose weights are the seed's, and whose maps have more than one place.
+    usual = {"protocol": FROZEN, "trunk": "convnet"}
+    first = open_part(make_experiment(**usual), "trainval")
+    other = open_part(make_experiment(**{**usual, **changes}), "trainval")
     assert not np.array_equal(first.values, other.values)
     assert first.fingerprint == other.fingerprint  # of the images
 
@@ -198,7 +199,7 @@ def test_a_frozen_search_and_evaluation_have_a_table_of_their_own(
     search([config])
     values = {"reproductions": 2, "workers": 1, "device": "cpu", "runs_dir": config.runs_dir}
     done = evaluate([], {**values, "results_dir": config.results_dir})
-    assert done.tables == [tmp_path / "results" / FROZEN / "glyphs-convnet"]
+    assert done.tables == [tmp_path / "results" / FROZEN / "glyphs-glyphnet"]
     frame = build(done.tables[0]).frame.set_index("method")
-    assert set(frame.index) == {"proxyanchor", "untrained", "pixels"}
-    assert frame.loc["untrained", "reproductions"] == 1  # the trunk is the same in all
+    assert set(frame.index) == {"proxyanchor", "pretrained", "pixels"}
+    assert frame.loc["pretrained", "reproductions"] == 1  # the trunk is the same in all

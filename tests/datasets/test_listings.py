@@ -61,14 +61,14 @@ def test_every_face_has_every_character() -> None:
     characters = {ord(char) for chars in glyphs.SCRIPTS.values() for char in chars}
     assert len(characters) == 200
     for face in glyphs.FACES:
-        assert characters <= set(TTFont(glyphs._font_path(face)).getBestCmap())
+        assert characters <= set(TTFont(glyphs.font_path(face)).getBestCmap())
 
 
 def test_no_two_characters_of_glyphs_look_the_same() -> None:
     """Drawn large in one face, cut to their ink and scaled alike, all differ clearly."""
     shapes: list[np.ndarray] = []
     for char in (char for chars in glyphs.SCRIPTS.values() for char in chars):
-        mask = glyphs._font("DejaVuSans", 96).getmask(char)
+        mask = glyphs.font("DejaVuSans", 96).getmask(char)
         ink = np.asarray(mask).reshape(mask.size[::-1])
         rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
         cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]

@@ -17,7 +17,7 @@ from harness import registry
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 
-FOLDERS = "harness|losses|protocols|tests|docs|examples|benchmarks|results"
+FOLDERS = "harness|losses|protocols|tests|docs|examples|benchmarks|pretraining|results"
 
 
 def anchors(document: Path) -> set[str]:

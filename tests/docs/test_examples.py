@@ -16,6 +16,7 @@ import pytest
 import typer
 from conftest import QUICK
 from documents import ROOT
+from made_records import make_record, put_scores
 
 from harness.cli import app, main
 from harness.testing import check_method
@@ -62,11 +63,17 @@ def test_a_folder_of_images_is_searched_and_evaluated(
 
 
 def test_records_are_read_in_the_order_of_the_leaderboard(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    defined = run("read_records.py", monkeypatch=monkeypatch)
+    folds = [{**fold, "seconds": 10.0} for fold in make_record().folds]
+    for place, method in enumerate(("ms", "triplet", "margin")):
+        scores = [0.2113 + 0.05 * place + 0.01 * run for run in range(5)]
+        table = put_scores(tmp_path, method, scores, folds=folds)
+    assert main(["leaderboard", "--results-dir", str(tmp_path)]) == 0
+    capsys.readouterr()
+    run("read_records.py", str(table), monkeypatch=monkeypatch)
     printed = capsys.readouterr().out
-    board = pd.read_csv(defined["TABLE"] / "leaderboard.csv")
+    board = pd.read_csv(table / "leaderboard.csv")
     ranked = board[board["kind"] == "reproduction"]
     rows = [f"{row.method} {row.map_at_r_concatenated:.4f}" for row in ranked.itertuples()]
     shown = [" ".join(line.split()[:2]) for line in printed.splitlines()]

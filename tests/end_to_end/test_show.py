@@ -140,12 +140,12 @@ def test_the_summary_reads_well(study: optuna.Study, capsys: pytest.CaptureFixtu
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of a search, as a search leaves it."""
-    made = tmp_path / "runs" / "mlrc" / "glyphs-convnet" / "proxyanchor"
-    storage = open_storage("", made, "mlrc/glyphs-convnet/proxyanchor", 30)
+    made = tmp_path / "runs" / "mlrc" / "glyphs-glyphnet" / "proxyanchor"
+    storage = open_storage("", made, "mlrc/glyphs-glyphnet/proxyanchor", 30)
     fill(
         optuna.create_study(
             storage=storage.optuna,
-            study_name="mlrc/glyphs-convnet/proxyanchor",
+            study_name="mlrc/glyphs-glyphnet/proxyanchor",
             direction="maximize",
         )
     )
@@ -193,8 +193,8 @@ def test_the_dashboard_answers(folder: Path, place: str, tmp_path: Path) -> None
         url = f"sqlite:///{tmp_path}/study.db"
         fill(
             optuna.create_study(
-                storage=open_storage(url, folder, "mlrc/glyphs-convnet/proxyanchor", 30).optuna,
-                study_name="mlrc/glyphs-convnet/proxyanchor",
+                storage=open_storage(url, folder, "mlrc/glyphs-glyphnet/proxyanchor", 30).optuna,
+                study_name="mlrc/glyphs-glyphnet/proxyanchor",
                 direction="maximize",
             )
         )
@@ -208,7 +208,7 @@ def test_the_dashboard_answers(folder: Path, place: str, tmp_path: Path) -> None
         while "Listening on" not in process.stderr.readline():
             assert process.poll() is None
         text = answer(f"http://127.0.0.1:{port}/api/studies", process)
-        assert "mlrc/glyphs-convnet/proxyanchor" in text
+        assert "mlrc/glyphs-glyphnet/proxyanchor" in text
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
         assert process.returncode == 130
@@ -247,7 +247,7 @@ def test_where_methods_are_tested_it_shows_whether_validation_foretold_the_test(
 ) -> None:
     results = tmp_path / "results"
     for place, name in enumerate("vwxyz"):
-        record = make_record(name, score=0.1 + 0.1 * place, dataset="glyphs", trunk="convnet")
+        record = make_record(name, score=0.1 + 0.1 * place, dataset="glyphs", trunk="glyphnet")
         record.search["validation"] = 0.9 - 0.1 * place  # the other way round
         put(results, record)
     assert main(["show", str(folder), "--results-dir", str(results)]) == 0

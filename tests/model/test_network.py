@@ -115,7 +115,7 @@ def test_grey_images_are_repeated_for_a_trunk_of_three_channels() -> None:
 
 
 def test_embedding_leaves_the_mode_of_every_module_as_it_was(make_experiment) -> None:
-    experiment: Experiment = make_experiment()
+    experiment: Experiment = make_experiment(trunk="convnet")
     trunk = experiment.trunk
     pooled = PooledTrunk(trunk.build(1), trunk.normalize, "avg")
     model = Model(pooled, "none", nn.Linear(64, 8)).train()

@@ -44,10 +44,6 @@ def identity_in(table: Path) -> Identity:
     return next(row[0].identity for row in read_rows(table, []) if row[0].kind != "naive")
 
 
-def test_there_are_tables() -> None:
-    assert TABLES
-
-
 @every_table
 def test_the_command_makes_the_committed_files_from_the_records(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -100,10 +96,20 @@ def leaderboards_in(document: Path) -> list[list[str]]:
 
 def test_documents_show_leaderboards_as_they_are_committed() -> None:
     committed = [rows for table in TABLES for rows in leaderboards_in(table / MARKDOWN)]
-    shown = [rows for document in DOCUMENTS for rows in leaderboards_in(document)]
-    assert shown
-    for rows in shown:
+    for rows in (rows for document in DOCUMENTS for rows in leaderboards_in(document)):
         assert len(rows) > 4 and rows in committed, rows[2]
+
+
+@every_table
+def test_every_committed_leaderboard_is_shown_in_a_document(table: Path) -> None:
+    shown = [rows for document in DOCUMENTS for rows in leaderboards_in(document)]
+    assert all(rows in shown for rows in leaderboards_in(table / MARKDOWN))
+
+
+@every_table
+def test_the_commands_of_every_table_are_in_the_readme_of_the_results(table: Path) -> None:
+    headings = re.findall("^## (.+)$", (RESULTS / "README.md").read_text(), flags=re.MULTILINE)
+    assert f"{table.parent.name}/{table.name}" in headings
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

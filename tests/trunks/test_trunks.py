@@ -697,16 +697,17 @@ def test_other_weights_have_a_table_and_an_identity_of_their_own(
 ) -> None:
     file = save_weights(ConvNet(1), tmp_path / "mine.pth")
     digest = digest_of_file(file)
-    trained, plain = make_experiment(weights=str(file)), make_experiment()
+    given = {"trunk": "convnet"}
+    trained, plain = make_experiment(**given, weights=str(file)), make_experiment(**given)
     assert trained.table.name == f"glyphs-convnet@{digest[:8]}"
     assert identity_of(trained)["trunk"] == f"convnet@{digest[:8]}"
     assert identity_of(trained)["weights"] == digest[:12]
     assert trained.pretrained
     assert plain.table.name == "glyphs-convnet" and not plain.pretrained
     assert "weights" not in identity_of(plain)
-    assert identity_of(make_experiment(weights="none")) == identity_of(plain)
+    assert identity_of(make_experiment(**given, weights="none")) == identity_of(plain)
     moved = file.rename(tmp_path / "moved.pth")
-    assert identity_of(make_experiment(weights=str(moved))) == identity_of(trained)
+    assert identity_of(make_experiment(**given, weights=str(moved))) == identity_of(trained)
 
 
 def test_a_trunks_own_file_given_by_hand_is_still_its_own(tmp_path: Path) -> None:
