@@ -110,6 +110,11 @@ class Benchmark:
         first, last = (np.searchsorted(labels, classes, side) for side in ("left", "right"))
         return tuple(among[a:b] for a, b in zip(first, last, strict=True))
 
+    def hierarchy_of(self, classes: Sequence[int]) -> list[int] | None:
+        """The superclass of each of some classes, where the data set has superclasses."""
+        groups = self.listing.superclasses
+        return None if groups is None else groups[list(classes)].tolist()
+
     def absent(self, part: str, found: int) -> int:
         """How many images of a part are missing or cannot be decoded, if so many were found."""
         listed = np.isin(self.listing.labels, self.classes_of(part)).sum()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from losses.hpl import HierarchicalProxyLoss
     from losses.proxygml import ProxyGMLLoss
     from losses.proxynca_pp import ProxyNCAPlusPlusLoss
+    from losses.softmax import SoftmaxLoss
     from losses.xbm import XBMLoss
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "ProxyGMLLoss",
     "ProxyNCAPlusPlusLoss",
     "RelationHead",
+    "SoftmaxLoss",
     "XBMLoss",
 ]
 
@@ -42,6 +44,7 @@ _HOMES = {
     "ProxyGMLLoss": "proxygml",
     "ProxyNCAPlusPlusLoss": "proxynca_pp",
     "RelationHead": "drml",
+    "SoftmaxLoss": "softmax",
     "XBMLoss": "xbm",
 }
 

@@ -28,7 +28,17 @@ from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements
 from losses._tools.nca import check_denominator, nca_losses
 from losses.baselines import BY_NAME
-from losses.method import LOSS_LR, STANDS_FOR, Base, Hook, Method, NamedSpace, Preset, Space
+from losses.method import (
+    LOSS_LR,
+    STANDS_FOR,
+    Base,
+    Hook,
+    Method,
+    NamedSpace,
+    Preset,
+    Space,
+    note_adjusted,
+)
 
 COARSE_MODES = ("kmeans", "kmeans+grad", "mean")
 # Proxy Anchor's as in its paper; the NCA's is ProxyNCA++'s 1/T, for want of one in HPL's.
@@ -302,9 +312,13 @@ class HierarchicalProxyLoss(ProxyLoss):
         return c_f.TorchInitWrapper(torch.nn.init.kaiming_normal_, mode="fan_out")
 
 
-def _coarse_count(num_coarse: int, num_classes: int) -> int:
-    """A hierarchy of few classes has at most half as many clusters."""
-    return max(1, min(num_coarse, num_classes // 2))
+def _coarse_counts(counts: Sequence[int], num_classes: int) -> tuple[int, ...]:
+    """A hierarchy of few classes has at most half as many clusters at each level."""
+    finer, used = num_classes, []
+    for count in counts:
+        finer = max(1, min(count, finer // 2))
+        used.append(finer)
+    return tuple(used)
 
 
 def build_loss(
@@ -312,31 +326,67 @@ def build_loss(
     embedding_size: int,
     *,
     base: str,
-    num_coarse: int = 10,
+    num_coarse: int | None = 10,
+    more_coarse: list[int] | None = None,
     update_every: int = 20,
     scale_fine: float | None = None,
     scale_coarse: float | None = None,
     margin_fine: float = 0.1,
     margin_coarse: float | None = None,
     coarse_weight: float = 1.0,
+    level_weights: list[float] | None = None,
     coarse_mode: str = "kmeans",
     denominator: str = "all",
+    superclasses: bool = False,
+    hierarchy: Sequence[int] | None = None,
 ) -> HierarchicalProxyLoss:
-    """HPL with one coarse level, whose scale and margin are the classes' unless they are given."""
+    """HPL, whose coarse levels share scale and margin: the classes' unless they are given.
+
+    Args:
+        num_coarse: proxies of the first coarse level; nothing where superclasses are it.
+        more_coarse: of those above it, if there are any.
+        coarse_weight: of every coarse level.
+        level_weights: in place of it, one for each level, the classes' first.
+        superclasses: the hierarchy of the data set is the first coarse level.
+        hierarchy: that of the data set.
+    """
+    if superclasses and hierarchy is None:
+        raise ValueError("superclasses=true needs a data set that has superclasses, this has none")
+    above = more_coarse or []
+    if superclasses or num_coarse is None:
+        first = len(set(hierarchy or ()))
+        counts = (first, *_coarse_counts(above, first))
+    else:
+        counts = _coarse_counts([num_coarse, *above], num_classes)
+    coarse_levels = len(counts)
     if scale_fine is None:
         scale_fine = DEFAULT_SCALE[base]
-    return HierarchicalProxyLoss(
+    scale_coarse = scale_fine if scale_coarse is None else scale_coarse
+    margin_coarse = margin_fine if margin_coarse is None else margin_coarse
+    loss = HierarchicalProxyLoss(
         num_classes,
         embedding_size,
         base=base,
-        num_coarse=(_coarse_count(num_coarse, num_classes),),
+        num_coarse=counts,
         update_every=update_every,
-        scale=(scale_fine, scale_fine if scale_coarse is None else scale_coarse),
-        margin=(margin_fine, margin_fine if margin_coarse is None else margin_coarse),
-        level_weights=(1.0, coarse_weight),
+        scale=(scale_fine, *[scale_coarse] * coarse_levels),
+        margin=(margin_fine, *[margin_coarse] * coarse_levels),
+        level_weights=level_weights or (1.0, *[coarse_weight] * coarse_levels),
         coarse_mode=coarse_mode,
+        superclasses=hierarchy if superclasses else None,
         denominator=denominator,
     )
+    reason = (
+        "the superclasses of the training classes are as many"
+        if superclasses
+        else f"at most half of the {num_classes} classes"
+    )
+    note_adjusted(loss, "num_coarse", num_coarse, counts[0], reason)
+    halved = "at most half of the proxies a level below"
+    note_adjusted(loss, "more_coarse", above, list(counts[1:]), halved)
+    if level_weights:
+        note_adjusted(loss, "coarse_weight", coarse_weight, level_weights[1], "level_weights")
+    return loss
 
 
 class NewClusters(Hook):
@@ -356,6 +406,11 @@ def build_hook(*, update_every: int = 20) -> NewClusters:
 # Each without the parameters that its base does not have.
 build_nca = partial(build_loss, base="nca", margin_fine=0.0, margin_coarse=0.0)
 build_anchor = partial(build_loss, base="anchor", denominator="all")
+
+# How many proxies the first coarse level has, superclasses say themselves.
+GIVEN = {"superclasses": True, "num_coarse": None}
+build_nca_given = partial(build_nca, **GIVEN)
+build_anchor_given = partial(build_anchor, **GIVEN)
 
 
 # The base's method, and what its parameters are called here.
@@ -389,11 +444,16 @@ def space(dataset: str, num_classes: int, *, base: str) -> Space:
     The levels share scale and margin, as in the paper's first protocol. How often clusters are
     found hardly mattered in our searches.
     """
+    searched = given_space(dataset, num_classes, base=base)
+    return {**searched, "num_coarse": _num_coarse(dataset, num_classes)}
+
+
+def given_space(dataset: str, num_classes: int, *, base: str) -> Space:
+    """The same without the number of clusters, which are superclasses."""
     alone = ALONE[base]
     searched = BY_NAME[alone.name].space(dataset, num_classes)
     return {
         **{alone.renamed.get(name, name): bounds for name, bounds in searched.items()},
-        "num_coarse": _num_coarse(dataset, num_classes),
         "coarse_weight": FloatDistribution(1e-3, 1.0, log=True),
     }
 
@@ -479,7 +539,26 @@ def _method(name: str, base: str, build: Callable[..., nn.Module], **rest: Any) 
     )
 
 
+def _given(name: str, base: str, build: Callable[..., nn.Module]) -> Method:
+    """The method with the hierarchy of the data set instead of clusters."""
+    presets = {
+        source: {
+            dataset: replace(preset, params=_without_count(preset.params))
+            for dataset, preset in by_dataset.items()
+        }
+        for source, by_dataset in _presets(base, levels_differ=False).items()
+    }
+    method = _method(name, base, build)
+    return replace(method, space=partial(given_space, base=base), presets=presets, spaces={})
+
+
+def _without_count(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name != "num_coarse"}
+
+
 METHODS = (
     _method("hpl-nca", "nca", build_nca),
     _method("hpl-pa", "anchor", build_anchor, aliases=("hpl",)),
+    _given("hpl-nca-gt", "nca", build_nca_given),
+    _given("hpl-pa-gt", "anchor", build_anchor_given),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args, get_origin
 
 from optuna.distributions import (
     BaseDistribution,
@@ -140,12 +140,14 @@ class NamedSpace:
 class Method:
     """One name of `--loss`.
 
-    A builder takes its parameters by name, each annotated as int, float, str or bool (or one
-    of these or None), and gets those that it names and no others.
+    A builder takes its parameters by name, each annotated as int, float, str, bool, list[int] or
+    list[float] (or one of these or None), and gets those that it names and no others.
 
     Attributes:
         build_loss: called as `build_loss(num_classes, embedding_size, **params)`; the loss
-            receives the head's raw output and normalises it itself.
+            receives the head's raw output and normalises it itself. One that names `hierarchy`
+            is handed the superclass of each class, None where the data set has none. A loss
+            whose builder changes a parameter says so, with `note_adjusted`.
         space: the search space for (data set, number of training classes).
         presets: name of a preset -> data set -> values. `mlrc` must be there and must name
             every parameter of the space: it is the first trial of a search.
@@ -235,9 +237,22 @@ class Method:
                 raise ValueError(f"{self.name} has no parameter '{name}'; it has: {known}")
         return {name: cast_to(kinds[name], name, value) for name, value in params.items()}
 
-    def make_loss(self, num_classes: int, embedding_size: int, params: Params) -> nn.Module:
-        """The loss, from those of the parameters that are its."""
-        return self.build_loss(num_classes, embedding_size, **_those_of(self.loss_params, params))
+    def make_loss(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        params: Params,
+        hierarchy: Sequence[int] | None = None,
+    ) -> nn.Module:
+        """The loss, from those of the parameters that are its.
+
+        Args:
+            hierarchy: the superclass of each class, where the data set has them.
+        """
+        own = _those_of(self.loss_params, params)
+        if HIERARCHY in inspect.signature(self.build_loss).parameters:
+            own[HIERARCHY] = hierarchy
+        return self.build_loss(num_classes, embedding_size, **own)
 
     def make_head(self, in_features: int, embedding_size: int, params: Params) -> nn.Module | None:
         """The head, from those of the parameters that are its; None where it is the usual one."""
@@ -260,13 +275,29 @@ class Method:
         return self.build_hook(**own)
 
 
+def note_adjusted(loss: nn.Module, name: str, given: Any, used: Any, reason: str) -> None:
+    """Have a loss say that it uses another value than it was given, if it does."""
+    if used != given:
+        note = {"given": given, "used": used, "reason": reason}
+        loss.adjusted = {**adjusted_by(loss), name: note}  # type: ignore[assignment]
+
+
+def adjusted_by(loss: nn.Module) -> dict[str, Any]:
+    """Parameter -> given and used value, and why they differ."""
+    return dict(getattr(loss, "adjusted", {}))
+
+
 def _those_of(declared: ParamTypes, params: Params) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name in declared}
 
 
 # What builders are handed besides their parameters.
-_SIZES = ("num_classes", "embedding_size", "in_features")
-_PLAIN_TYPES = {kind.__name__: kind for kind in (int, float, str, bool)}
+HIERARCHY = "hierarchy"
+_HANDED = ("num_classes", "embedding_size", "in_features", HIERARCHY)
+_PLAIN_TYPES: dict[str, type] = {
+    **{kind.__name__: kind for kind in (int, float, str, bool)},
+    **{"list[int]": list[int], "list[float]": list[float]},
+}
 
 
 def declared_params(builder: Callable[..., Any], further: ParamTypes | None = None) -> ParamTypes:
@@ -286,7 +317,7 @@ def declared_params(builder: Callable[..., Any], further: ParamTypes | None = No
                     f"a builder takes **{name}: name its parameters instead, each with its "
                     "type, so that a mistyped one is refused"
                 )
-        elif name not in _SIZES and name not in fixed:
+        elif name not in _HANDED and name not in fixed:
             found[name] = _annotated_type(parameter)
     return found
 
@@ -321,6 +352,10 @@ def cast_to(kind: BaseDistribution | type, name: str, value: Any) -> Any:
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
     if isinstance(kind, BaseDistribution):
         kind = type_of(kind)
+    if get_origin(kind) is list:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} must be a list, as [1, 2], got {value!r}")
+        return [cast_to(get_args(kind)[0], f"each of {name}", one) for one in value]
     if kind in (str, bool):
         if not isinstance(value, kind):
             expected = "a text" if kind is str else "true or false"

@@ -18,7 +18,7 @@ from losses._tools.checks import check_cosine, check_not_negative, check_positiv
 from losses._tools.cosine import cosine_similarities
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements, weighted
-from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space
+from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space, note_adjusted
 
 # Similarities of the proxy term held at a time (16 MB in float32).
 CHUNK_ELEMENTS = 2**22
@@ -31,11 +31,18 @@ def num_selected(ratio: float, num_classes: int, proxies_per_class: int) -> int:
     return min(max(math.ceil(ratio * total - 1e-9), 1), total)
 
 
-def select_proxies(similarities: Tensor, labels: Tensor, k: int) -> Tensor:
-    """(batch, classes, proxies per class) mask of each sample's k nearest, its own first."""
+def select_proxies(
+    similarities: Tensor, labels: Tensor, k: int, positive_mask: bool = True
+) -> Tensor:
+    """(batch, classes, proxies per class) mask of each sample's k nearest.
+
+    Args:
+        positive_mask: whether a sample's own proxies come first.
+    """
     ranked = similarities.detach().clone()
-    # Above any difference of cosines, yet small enough to keep their order among own proxies.
-    ranked[torch.arange(len(labels), device=labels.device), labels] += 4
+    if positive_mask:
+        # Above any difference of cosines, yet small enough to keep their order among own proxies.
+        ranked[torch.arange(len(labels), device=labels.device), labels] += 4
     flat = ranked.flatten(1)
     nearest = flat.topk(k, dim=1, sorted=False).indices
     mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, nearest, True)
@@ -87,6 +94,9 @@ class ProxyGMLLoss(ProxyLoss):
         reg_weight: weight of the proxy term, which classifies the proxies among themselves;
             0 leaves it out.
         scale: multiplies the class sums.
+        positive_mask: select a sample's own proxies before all others; off, the nearest alone.
+        masked_softmax: leave classes without a selected proxy out of a sample's softmax; off,
+            they stand in it with a sum of zero, as a sample's own class always does.
     """
 
     def __init__(
@@ -97,6 +107,8 @@ class ProxyGMLLoss(ProxyLoss):
         ratio: float = 0.05,
         reg_weight: float = 0.3,
         scale: float = 1.0,
+        positive_mask: bool = True,
+        masked_softmax: bool = True,
         **kwargs: Any,
     ) -> None:
         check_positive(proxies_per_class=proxies_per_class, ratio=ratio, scale=scale)
@@ -112,9 +124,11 @@ class ProxyGMLLoss(ProxyLoss):
         self.proxies_per_class = proxies_per_class
         self.ratio = ratio
         self.scale = scale
+        self.positive_mask = positive_mask
+        self.masked_softmax = masked_softmax
         self.num_selected = num_selected(ratio, num_classes, proxies_per_class)
         self.record("proxies_per_class", "ratio", "num_selected")
-        if num_classes > 1 and self.num_selected <= proxies_per_class:
+        if positive_mask and num_classes > 1 and self.num_selected <= proxies_per_class:
             warnings.warn(
                 f"ratio={ratio} of {num_classes} x {proxies_per_class} proxies selects "
                 f"{self.num_selected}, all of them a sample's own: the sample term is zero. "
@@ -147,10 +161,14 @@ class ProxyGMLLoss(ProxyLoss):
 
     def _sample_losses(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         similarities = self._similarities(embeddings)
-        selected = select_proxies(similarities, labels, self.num_selected)
+        selected = select_proxies(similarities, labels, self.num_selected, self.positive_mask)
         class_sums = self.scale * similarities.masked_fill(~selected, 0).sum(dim=2)
+        if not self.masked_softmax:
+            return cross_entropy(class_sums, labels, reduction="none")
         # By count, not by sum: selected similarities may well add up to zero.
         absent = ~selected.any(dim=2)
+        if not self.positive_mask:
+            absent = absent.scatter(1, labels.unsqueeze(1), False)
         return cross_entropy(
             class_sums.masked_fill(absent, float("-inf")), labels, reduction="none"
         )
@@ -172,13 +190,29 @@ def build_loss(
     reg_weight: float = 0.3,
     proxies_per_class: int = 12,
     scale: float = 1.0,
+    positive_mask: bool = True,
+    masked_softmax: bool = True,
 ) -> ProxyGMLLoss:
     """The loss from its parameters, made to suit few classes and very many."""
-    if num_classes < FEW_CLASSES:
-        ratio = max(ratio, _least_ratio(num_classes))
-    if num_classes * proxies_per_class > MANY_PROXIES:
-        reg_weight = 0.0
-    return ProxyGMLLoss(num_classes, embedding_size, proxies_per_class, ratio, reg_weight, scale)
+    few = num_classes < FEW_CLASSES
+    many = num_classes * proxies_per_class > MANY_PROXIES
+    used_ratio = max(ratio, _least_ratio(num_classes)) if few else ratio
+    used_weight = 0.0 if many else reg_weight
+    loss = ProxyGMLLoss(
+        num_classes,
+        embedding_size,
+        proxies_per_class,
+        used_ratio,
+        used_weight,
+        scale,
+        positive_mask=positive_mask,
+        masked_softmax=masked_softmax,
+    )
+    fewest = f"of {num_classes} classes a smaller part selects a sample's own proxies alone"
+    note_adjusted(loss, "ratio", ratio, used_ratio, fewest)
+    most = f"more than {MANY_PROXIES:,} proxies: classifying them costs more than the network"
+    note_adjusted(loss, "reg_weight", reg_weight, used_weight, most)
+    return loss
 
 
 # The published ratio of 0.05 was chosen with 98 classes and more. From 30 classes down it

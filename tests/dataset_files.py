@@ -16,7 +16,7 @@ from scipy.io import savemat
 from harness import registry
 
 BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Groove_billed_Ani")
-CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Audi S4 Sedan 2007")
+CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Acura TL Type-S 2008")
 # Class id, whether in the test part, and a bounding box: one line per image of the small Cars.
 CAR_IMAGES = (
     (1, 0, (30, 1, 40, 50)),

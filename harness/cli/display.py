@@ -192,6 +192,14 @@ def spell(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={short(value)}" for name, value in params.items()) or "none"
 
 
+def spell_adjusted(adjusted: Mapping[str, Any]) -> list[str]:
+    """What a method used with other values than it was given, a line each."""
+    return [
+        f"{name}: {short(note['used'])} used, {short(note['given'])} given ({note['reason']})"
+        for name, note in adjusted.items()
+    ]
+
+
 def short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.display import spell
+from harness.cli.display import spell, spell_adjusted
 from harness.cli.options import progress, read_configs, read_values
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
     experiment, metric = units[0].experiment, units[0].experiment.protocol.metric
     print(f"{experiment.method.name} on {experiment.dataset_label}, {experiment.protocol.name}")
     print(f"  params: {spell(units[0].params)}")
+    for line in sorted({line for fold in folds for line in spell_adjusted(fold.adjusted)}):
+        print(f"  {line}")
     for unit, fold in zip(units, folds, strict=True):
         where = f"at step {fold.best_step} of {fold.steps}, {fold.seconds:.1f} s"
         facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())

@@ -53,7 +53,6 @@ DEVKIT = {
     META: (*_in_devkit(META), *_in_devkit(ANNOS)),  # either has the names of the classes
 }
 BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
-BODIES = ("Cab", "Convertible", "Coupe", "Hatchback", "Minivan", "SUV", "Sedan", "Van", "Wagon")
 
 
 class Car(NamedTuple):
@@ -85,14 +84,9 @@ def list_images(root: Path | None) -> Listing:
         [car.path for car in cars],
         labels,
         class_names,
-        superclasses=superclasses_of([body_of(name) for name in class_names]),
+        # The make is the first word: AM General Hummer SUV 2000 is an AM.
+        superclasses=superclasses_of([name.split()[0] for name in class_names]),
     )
-
-
-def body_of(class_name: str) -> str:
-    """The last body type in a name (Crew Cab and SuperCab are Cab), or "other" without one."""
-    words = ["Cab" if word.endswith("Cab") else word for word in class_name.split()]
-    return next((word for word in reversed(words) if word in BODIES), "other")
 
 
 def _cars(path: Path, key: str, folder: Path, test: int | None = None) -> list[Car]:

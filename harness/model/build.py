@@ -70,10 +70,11 @@ def check_method(experiment: Experiment) -> None:
     """Build everything that a trial builds once: a bad value is one message, not ten failures."""
     width = check_trunk(experiment)
     protocol, method, params = experiment.protocol, experiment.method, experiment.published_params
-    num_train = len(experiment.split.folds[0].train)
+    classes = experiment.split.folds[0].train
+    hierarchy = experiment.hierarchy_of(classes)
     try:
         with torch.random.fork_rng(devices=[]):
-            loss = method.make_loss(num_train, protocol.embedding_size, params)
+            loss = method.make_loss(len(classes), protocol.embedding_size, params, hierarchy)
             head = method.make_head(width, protocol.embedding_size, params)
         if head is not None:
             attach(loss, head)

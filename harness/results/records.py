@@ -126,6 +126,14 @@ class History(TypedDict):
     score: NotRequired[list[float]]
 
 
+class Adjusted(TypedDict):
+    """A parameter that a method used with another value than it was given."""
+
+    given: Setting
+    used: Setting
+    reason: str
+
+
 class FoldFacts(TypedDict):
     """What a test record says of one of its models."""
 
@@ -141,6 +149,7 @@ class FoldFacts(TypedDict):
     seconds: NotRequired[NotNegative]
     hook: NotRequired[dict[str, Any]]
     history: NotRequired[History]
+    adjusted: NotRequired[dict[str, Adjusted]]
     provenance: NotRequired[Provenance]
 
 
@@ -192,7 +201,12 @@ class Fit:
 
 @dataclass(frozen=True)
 class FoldRecord(Fit, Record):
-    """One trained model: one configuration, one fold, one repetition."""
+    """One trained model: one configuration, one fold, one repetition.
+
+    Attributes:
+        params: as they were given.
+        adjusted: those among them that the method changed, with the reason.
+    """
 
     identity: Identity
     params: dict[str, Setting]
@@ -200,6 +214,8 @@ class FoldRecord(Fit, Record):
     repetition: Count
     device: str
     provenance: Provenance
+    # This came later: older records do without it.
+    adjusted: dict[str, Adjusted] = field(default_factory=dict)
 
     def facts(self, scored: bool) -> FoldFacts:
         """What a test record says of this model.
@@ -207,7 +223,11 @@ class FoldRecord(Fit, Record):
         Args:
             scored: whether it was stopped by a validation score, or by steps.
         """
-        left_out = ("identity", "params", *(() if scored else ("best_score",)))
+        left_out = (
+            *("identity", "params"),
+            *(() if scored else ("best_score",)),
+            *(() if self.adjusted else ("adjusted",)),
+        )
         kept = {name: value for name, value in asdict(self).items() if name not in left_out}
         kept["history"] = self._course(scored)
         return cast(FoldFacts, kept)

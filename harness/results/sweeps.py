@@ -160,6 +160,7 @@ def columns_of(axes: Sequence[str], metrics: Sequence[str]) -> dict[str, str]:
         "train_seconds": "training time of one model, mean",
         "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
         "device": "what it was trained on",
+        "adjusted": "parameters that the method changed: given, used and why, as JSON",
         "failure": "why there is no score",
         "protocol": "name of the protocol",
         "dataset": "name of the data set",
@@ -220,6 +221,7 @@ def _row(
     scores = [[fold["best_score"] for fold in folds] for folds in by_repetition.values()]
     mean, half_width = mean_and_interval([float(np.mean(folds)) for folds in scores])
     spreads = [spread(folds) for folds in scores]
+    models = [fold for folds in by_repetition.values() for fold in folds]
     last = max(records, key=lambda record: record.provenance["time"])
     identity = last.identity
     row |= {
@@ -227,7 +229,8 @@ def _row(
         "validation_ci95": half_width,
         "validation_sd": None if None in spreads else np.mean([s for s in spreads if s]),
         "seeds": len(scores),
-        **cost_of([fold for folds in by_repetition.values() for fold in folds]),
+        **cost_of(models),
+        "adjusted": key_of(models[0].get("adjusted", {})),
         "protocol": identity["protocol"]["name"],
         "dataset": identity["dataset"],
         "trunk": identity["trunk"],
@@ -299,6 +302,12 @@ def notes_on(table: SweepTable) -> list[str]:
             "concatenated: the embeddings of the fold models side by side; separated: their mean. "
             "The test classes were opened for every point: the best of them is test-selected."
         )
+    changed = set(zip(frame["method"], frame["adjusted"].fillna("{}"), strict=True))
+    for method, adjusted in sorted(changed):
+        notes += [
+            f"{method} used {name}={note['used']}, given {note['given']}: {note['reason']}."
+            for name, note in json.loads(adjusted).items()
+        ]
     for method, failure in sorted(set(zip(frame["method"], frame["failure"], strict=True))):
         if failure:
             notes.append(f"{method} failed: {failure}")

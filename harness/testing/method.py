@@ -255,7 +255,8 @@ def _built(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = method.make_head(FEATURES, DIM, params) or nn.Linear(FEATURES, DIM)
-        loss = method.make_loss(num_classes, DIM, params)
+        hierarchy = [label // 3 for label in range(num_classes)]
+        loss = method.make_loss(num_classes, DIM, params, hierarchy)
     attach = getattr(loss, "attach", None)
     if attach is not None:
         attach(head)

@@ -28,6 +28,7 @@ from harness.system.device import choose_device, cpu_threads, device_name, is_ou
 from harness.system.files import is_disk_trouble, make_folder, replacing, sweep, write_text
 from harness.training.trainer import Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
+from losses.method import adjusted_by
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ def _train(
         repetition=unit.repetition,
         device=device_name(device),
         provenance=provenance(),
+        adjusted=adjusted_by(trainer.loss),
         **asdict(fit),
     )
     record.write(unit.folder / FOLD_RECORD)

@@ -93,7 +93,10 @@ class Unit:
         model = self._build_model(self.seed("init"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed("loss init"))
-            loss = method.make_loss(len(self.classes.train), protocol.embedding_size, self.params)
+            classes = self.classes.train
+            hierarchy = experiment.hierarchy_of(classes)
+            size = protocol.embedding_size
+            loss = method.make_loss(len(classes), size, self.params, hierarchy)
         attach(loss, model.head)
         batches = TrainBatches(
             source=self.trainval,

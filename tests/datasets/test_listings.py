@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -246,7 +247,7 @@ def test_both_layouts_of_cars_list_the_same_pictures_in_the_same_order(tmp_path:
     assert flat.labels.tolist() == kit.labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert flat.class_names == kit.class_names == CARS
     assert flat.superclasses is not None and kit.superclasses is not None
-    assert flat.superclasses.tolist() == kit.superclasses.tolist() == [0, 1, 1]
+    assert flat.superclasses.tolist() == kit.superclasses.tolist() == [0, 1, 1]  # makes
     pictures = [flat.read(i) for i in range(6)]
     assert pictures == [kit.read(i) for i in range(6)] and len(set(pictures)) == 6
     assert flat.names[0] == "car_ims/000001.jpg" and kit.names[0] == "cars_train/00003.jpg"
@@ -263,21 +264,6 @@ def test_the_development_kit_of_cars_may_lie_in_its_usual_places(
     (tmp_path / "unpacked").rename(nested)
     listing = cars.list_images(tmp_path)
     assert listing.missing == () and listing.names[0] == "cars_train/00003.jpg"
-
-
-@pytest.mark.parametrize(
-    ("name", "body"),
-    [
-        ("BMW X5 SUV 2007", "SUV"),
-        ("Dodge Ram Pickup 3500 Quad Cab 2009", "Cab"),
-        ("Ford Ranger SuperCab 2011", "Cab"),
-        ("Rolls-Royce Phantom Drophead Coupe Convertible 2012", "Convertible"),
-        ("Infiniti G Coupe IPL 2012", "Coupe"),
-        ("Chevrolet Corvette ZR1 2012", "other"),
-    ],
-)
-def test_the_body_of_a_car_is_the_last_body_word_of_its_name(name: str, body: str) -> None:
-    assert cars.body_of(name) == body
 
 
 def test_annotations_of_cars_without_classes_are_refused(tmp_path: Path) -> None:
@@ -372,6 +358,46 @@ def test_inaturalist_has_its_split_and_super_categories(
     assert listing.labels.tolist() == [2, 1, 0, 3]
     assert listing.given_trainval == (1, 2)
     assert listing.superclasses is not None and listing.superclasses.tolist() == [0, 0, 1, 1]
+
+
+CATEGORIES = [
+    {"id": number, "class": name, "supercategory": "hidden"}
+    for number, name in {2: "Aves", 9: "Aves", 10: "Liliopsida", 11: "Magnoliopsida"}.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("categories.json", CATEGORIES), ("train2018.json", {"categories": CATEGORIES})],
+)
+def test_inaturalist_groups_by_taxonomic_class_if_a_file_says_it(
+    tmp_path: Path, file: str, content: Any
+) -> None:
+    write_inaturalist(tmp_path)
+    (tmp_path / file).write_text(json.dumps(content))
+    superclasses = inaturalist.list_images(tmp_path).superclasses
+    assert superclasses is not None and superclasses.tolist() == [0, 0, 1, 2]
+    without = [{"id": entry["id"]} for entry in CATEGORIES]  # as published at first
+    (tmp_path / file).write_text(json.dumps(without))
+    superclasses = inaturalist.list_images(tmp_path).superclasses
+    assert superclasses is not None and superclasses.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1]", "is no list of categories"),
+        ("{", "is no list of categories"),
+        (json.dumps(CATEGORIES[1:]), "category 2 has no class, others have"),
+    ],
+)
+def test_wrong_categories_of_inaturalist_are_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    write_inaturalist(tmp_path)
+    (tmp_path / "categories.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        inaturalist.list_images(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from losses._tools.kmeans import cluster_means
 from losses.hpl import METHODS, HierarchicalProxyLoss
+from losses.method import adjusted_by
 from losses.proxynca_pp import ProxyNCAPlusPlusLoss
 
 DATASETS = ("cub", "cars", "sop", "inshop", "inaturalist", "imagenet", "glyphs", "folder")
@@ -421,7 +422,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
         HierarchicalProxyLoss(CLASSES, DIM, **{"num_coarse": (3,), **settings})
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", METHODS[:2], ids=lambda method: method.name)
 @pytest.mark.parametrize("num_classes", [4, 75, 8488])
 def test_few_classes_have_at_most_half_as_many_coarse_proxies(
     method: Any, num_classes: int
@@ -433,7 +434,7 @@ def test_few_classes_have_at_most_half_as_many_coarse_proxies(
 
 
 def test_the_coarse_level_has_the_classes_scale_and_margin_unless_it_has_its_own() -> None:
-    nca, anchor = METHODS
+    nca, anchor, *_ = METHODS
     loss: Any = nca.make_loss(100, 2, {"scale_fine": 5.0})
     assert loss.scale == (5, 5)
     loss = anchor.make_loss(100, 2, {"scale_fine": 5.0, "margin_fine": 0.3})
@@ -449,7 +450,7 @@ def test_options_of_a_method_reach_its_loss() -> None:
 
 
 def test_every_parameter_reaches_its_level() -> None:
-    nca, anchor = METHODS
+    nca, anchor, *_ = METHODS
     loss: Any = nca.build_loss(
         100, 2, num_coarse=7, update_every=9, scale_fine=2.0, scale_coarse=3.0
     )
@@ -462,6 +463,47 @@ def test_every_parameter_reaches_its_level() -> None:
 
 
 def test_published_numbers_of_coarse_proxies() -> None:
-    for method in METHODS:
+    for method in METHODS[:2]:
         counts = [method.preset("paper", name).params["num_coarse"] for name in DATASETS[:4]]
         assert counts == [10, 10, 500, 500]
+
+
+def build(name: str, hierarchy: list[int] | None = None, **params: Any) -> Any:
+    (method,) = [method for method in METHODS if method.name == name]
+    return method.make_loss(8, 4, params, hierarchy)
+
+
+def test_several_levels_are_parameters_of_the_method() -> None:
+    loss = build("hpl-pa", num_coarse=4, more_coarse=[2], level_weights=[1.0, 0.5, 0.25])
+    assert loss.num_coarse == (4, 2)
+    assert loss.level_weights == (1.0, 0.5, 0.25)
+    assert len(loss.scale) == len(loss.margin) == 3
+
+
+def test_the_number_of_clusters_is_capped_and_that_is_told() -> None:
+    loss = build("hpl-nca", num_coarse=500, more_coarse=[500])
+    assert loss.num_coarse == (4, 2)
+    notes = adjusted_by(loss)
+    assert notes["num_coarse"] == {
+        "given": 500,
+        "used": 4,
+        "reason": "at most half of the 8 classes",
+    }
+    assert notes["more_coarse"]["used"] == [2]
+    assert adjusted_by(build("hpl-nca", num_coarse=3)) == {}
+
+
+@pytest.mark.parametrize("name", ["hpl-nca-gt", "hpl-pa-gt"])
+def test_given_superclasses_are_the_first_coarse_level(name: str) -> None:
+    hierarchy = [9, 9, 3, 3, 3, 5, 5, 9]
+    loss = build(name, hierarchy)
+    assert loss.num_coarse == (3,) and loss.assign_1.tolist() == [2, 2, 0, 0, 0, 1, 1, 2]
+    assert adjusted_by(loss)["num_coarse"]["used"] == 3  # how many there are is written down
+    same = build(name.removesuffix("-gt"), hierarchy, superclasses=True)
+    assert same.assign_1.tolist() == loss.assign_1.tolist()
+    assert build(name.removesuffix("-gt"), hierarchy, num_coarse=2).num_coarse == (2,)
+
+
+def test_superclasses_of_a_data_set_without_any_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs a data set that has superclasses"):
+        build("hpl-nca-gt")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,7 +28,7 @@ SAMPLES_PER_CLASS = {
     1: {
         *("proxynca", "proxynca++", "nsoftmax", "cosface", "arcface", "softtriple", "proxyanchor"),
         *("hpl-nca", "hpl-pa", "proxygml", "drml-pa", "drml-cosface"),
-        *("relation-pa", "relation-cosface"),
+        *("relation-pa", "relation-cosface", "softmax", "hpl-nca-gt", "hpl-pa-gt"),
     },
     4: {
         *("contrastive", "triplet", "ntxent", "margin", "margin-class", "fastap", "snr", "ms"),
@@ -65,7 +67,9 @@ WRAPPERS = {
     "drml-pa": ("proxyanchor", 5),
     "drml-triplet": ("triplet-semihard", 3),
     "hpl-nca": ("proxynca", 4),
+    "hpl-nca-gt": ("proxynca", 3),
     "hpl-pa": ("proxyanchor", 5),
+    "hpl-pa-gt": ("proxyanchor", 4),
     "relation-cosface": ("cosface", 4),
     "relation-margin": ("margin-dw", 4),
     "relation-pa": ("proxyanchor", 4),
@@ -136,7 +140,7 @@ def test_parameters_of_older_records_still_mean_what_they_did(name: str) -> None
     method = registry.load_method(name)
     params, meaning = OLD_PARAMS[name]
     assert method.cast(params, "glyphs", 75) == params
-    loss = method.make_loss(75, 32, params)
+    loss = method.make_loss(75, 32, params, [label % 9 for label in range(75)])
     assert {setting: getattr(loss, setting) for setting in meaning} == meaning
 
 
@@ -161,7 +165,7 @@ def test_short_names_stand_for_the_papers_main_variants() -> None:
 
 
 def test_a_learning_rate_is_searched_exactly_where_the_loss_has_parameters(method: Method) -> None:
-    loss = method.make_loss(20, 32, method.preset("mlrc", "cub").params)
+    loss = method.make_loss(20, 32, method.preset("mlrc", "cub").params, [0] * 10 + [1] * 10)
     has_parameters = any(True for _ in loss.parameters())
     assert ("loss_lr" in method.space("cub", 20)) == has_parameters
 
@@ -345,3 +349,71 @@ def test_what_a_method_is_can_be_imported_without_torch() -> None:
     code = "import losses.method, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# Of an exported class, what no --set params.NAME reaches, and why; all other options are reached.
+NOT_REACHED = {
+    *("num_classes", "embedding_size", "kwargs"),  # of every class
+    *("base", "base_params"),  # the name of the method, and its own parameters
+    *("distance", "miner"),  # belong to the base
+}
+CALLED = {
+    ("ProxyNCAPlusPlusLoss", "temperature"): {"inverse_temperature"},
+    ("HierarchicalProxyLoss", "scale"): {"scale_fine", "scale_coarse"},
+    ("HierarchicalProxyLoss", "margin"): {"margin_fine", "margin_coarse"},
+    ("HierarchicalProxyLoss", "num_coarse"): {"num_coarse", "more_coarse"},
+}
+EXPORTED = {
+    "CCPLoss": ("ccp-c2",),
+    "DRMLLoss": ("drml-pa",),
+    "HierarchicalProxyLoss": ("hpl-nca", "hpl-pa"),
+    "ProxyGMLLoss": ("proxygml",),
+    "ProxyNCAPlusPlusLoss": ("proxynca++",),
+    "XBMLoss": ("c2-xbm",),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_every_option_of_a_class_is_a_parameter_of_its_methods(name: str) -> None:
+    options = set(inspect.signature(getattr(losses, name)).parameters) - NOT_REACHED
+    methods = [registry.load_method(method) for method in EXPORTED[name]]
+    reached = {p for method in methods for p in method.known_params("cub", 75)}
+    assert options
+    for option in options:
+        assert CALLED.get((name, option), {option}) <= reached, option
+
+
+def test_options_of_hooks_and_baselines_are_parameters_too() -> None:
+    expected = {
+        "ccp-c2": {"pool_size", "pool_ratio", "monitor", "decay", "patience", "start"},
+        "softtriple": {"centers_per_class"},
+        "triplet-semihard": {"variant"},
+        "c2-xbm": {"memory_weight", "memory_size", "start"},
+    }
+    for method, names in expected.items():
+        assert names <= registry.load_method(method).known_params("cub", 75)
+
+
+def test_a_list_is_a_parameter_with_values_of_its_type() -> None:
+    method = registry.load_method("hpl-pa")
+    cast = method.cast({"level_weights": [1, "0.5"], "more_coarse": (4.0, 2)}, "cub", 75)
+    assert cast == {"level_weights": [1.0, 0.5], "more_coarse": [4, 2]}
+    assert type(cast["level_weights"][0]) is float and type(cast["more_coarse"][0]) is int
+    for wrong in (3, "1,2", [1, "x"], [1.5]):
+        with pytest.raises(ValueError, match="more_coarse must be"):
+            method.cast({"more_coarse": wrong}, "cub", 75)
+
+
+def test_softmax_is_cross_entropy_of_a_linear_layer_on_unit_vectors() -> None:
+    loss = losses.SoftmaxLoss(5, 4).double()
+    embeddings, labels = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 4, 0])
+    weight, bias = loss.proxies.tolist(), loss.bias.tolist()
+    total = 0.0
+    for row, label in zip(embeddings.tolist(), labels.tolist(), strict=True):
+        length = math.sqrt(sum(x * x for x in row))
+        logits = [
+            sum(w * x / length for w, x in zip(ws, row, strict=True)) + b
+            for ws, b in zip(weight, bias, strict=True)
+        ]
+        total += math.log(sum(map(math.exp, logits))) - logits[label]
+    assert loss(embeddings, labels).item() == pytest.approx(total / 6, rel=1e-12)

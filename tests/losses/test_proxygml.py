@@ -14,6 +14,7 @@ from pytorch_metric_learning.reducers import DoNothingReducer
 from torch import Tensor
 
 from losses import proxygml
+from losses.method import adjusted_by
 from losses.proxygml import METHODS, ProxyGMLLoss, num_selected, proxy_losses, select_proxies
 
 METHOD: Any = METHODS[0]
@@ -44,7 +45,14 @@ def random_problem(
 
 
 def plain_loops(
-    embeddings: Tensor, proxies: Tensor, labels: Tensor, classes: int, k: int, reg_weight: float
+    embeddings: Tensor,
+    proxies: Tensor,
+    labels: Tensor,
+    classes: int,
+    k: int,
+    reg_weight: float,
+    positive_mask: bool = True,
+    masked_softmax: bool = True,
 ) -> float:
     per_class = len(proxies) // classes
     unit = [(p / p.norm()).tolist() for p in proxies]
@@ -56,8 +64,14 @@ def plain_loops(
     sample_term = 0.0
     for embedding, label in zip(embeddings, labels.tolist(), strict=True):
         similarity = [dot((embedding / embedding.norm()).tolist(), p) for p in unit]
-        ranking = sorted(range(len(unit)), key=lambda j: (owner[j] != label, -similarity[j]))
-        sums: dict[int, float] = {}
+        first = label if positive_mask else None
+        ranking = sorted(
+            range(len(unit)),
+            key=lambda j: (owner[j] != first, -similarity[j]),
+        )
+        sums: dict[int, float] = (
+            {label: 0.0} if masked_softmax else dict.fromkeys(range(classes), 0.0)
+        )
         for j in ranking[:k]:
             sums[owner[j]] = sums.get(owner[j], 0.0) + similarity[j]
         sample_term += math.log(sum(math.exp(z) for z in sums.values())) - sums[label]
@@ -85,6 +99,19 @@ def test_the_proxy_term_of_the_worked_example() -> None:
     loss = with_proxies(EXAMPLE * 3, num_classes=3, ratio=1 / 3, reg_weight=0.5)
     value = loss(torch.tensor([[7.0, 0.0]], dtype=torch.float64), torch.tensor([0]))
     assert value.item() == pytest.approx(0.5 * 0.605802, abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 4, 8, 15])
+@pytest.mark.parametrize("positive_mask", [True, False])
+@pytest.mark.parametrize("masked_softmax", [True, False])
+def test_its_modules_can_be_switched_off(k: int, positive_mask: bool, masked_softmax: bool) -> None:
+    embeddings, proxies, labels = random_problem()
+    switches = {"positive_mask": positive_mask, "masked_softmax": masked_softmax}
+    loss = with_proxies(proxies, num_classes=5, ratio=k / 15, reg_weight=0.3, **switches)
+    expected = plain_loops(embeddings, proxies, labels, 5, k, 0.3, **switches)
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-9)
+    loss(embeddings.requires_grad_(), labels).backward()
+    assert embeddings.grad is not None and embeddings.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("k", [1, 3, 4, 8, 15])
@@ -338,3 +365,17 @@ def test_presets_have_the_published_values(
 ) -> None:
     loss = METHOD.make_loss(75, 4, METHOD.preset(preset, dataset).params)
     assert (loss.proxies_per_class, loss.ratio, loss.reg_weight) == expected
+
+
+def test_what_it_changes_of_its_parameters_is_told_with_the_reason() -> None:
+    few = METHODS[0].make_loss(10, 8, {"ratio": 0.05})
+    assert adjusted_by(few) == {
+        "ratio": {
+            "given": 0.05,
+            "used": 0.15,
+            "reason": "of 10 classes a smaller part selects a sample's own proxies alone",
+        }
+    }
+    many = METHODS[0].make_loss(11318, 2, {"proxies_per_class": 2, "reg_weight": 0.3})
+    assert adjusted_by(many)["reg_weight"]["used"] == 0.0
+    assert adjusted_by(METHODS[0].make_loss(75, 8, {"ratio": 0.05})) == {}
