@@ -19,7 +19,7 @@ import numpy as np
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError, refusing, unknown
-from harness.metrics.names import check_selection_metric
+from harness.metrics.names import check_metrics, check_selection_metric
 from harness.results.layout import dataset_label, table_path
 from harness.results.records import Identity
 from harness.system.seeds import derive_seed
@@ -201,8 +201,10 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
         raise HarnessError(_missing_message(config.dataset, listing))
     protocol = _settled(config, dataset, listing, changes or {})
     check_selection_metric(protocol.metric)
+    check_metrics(protocol.test_metrics or ())
     with refusing():
-        split = split_classes(listing.num_classes, protocol.folds, listing.given_trainval)
+        given = _trainval(protocol, listing)
+        split = split_classes(listing.num_classes, protocol.folds, given)
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
     with refusing():
         trunk.check_side(protocol.crop)
@@ -232,10 +234,18 @@ def _settled(
     config: RunConfig, dataset: Dataset, listing: Listing, changes: Mapping[str, Any]
 ) -> EvaluationProtocol:
     """The protocol of a config, whose name says so if its folds cannot be had here."""
-    folds = registry.load_protocol(config.protocol, dataset.name, changes).folds
-    given = listing.given_trainval is not None
-    folds = applicable_folds(folds, listing.num_classes, given)
-    return registry.load_protocol(config.protocol, dataset.name, {**changes, "folds": folds})
+    spec, name, trunk = config.protocol, dataset.name, config.trunk
+    protocol = registry.load_protocol(spec, name, changes, trunk)
+    given = _trainval(protocol, listing) is not None
+    folds = applicable_folds(protocol.folds, listing.num_classes, given)
+    return registry.load_protocol(spec, name, {**changes, "folds": folds}, trunk)
+
+
+def _trainval(protocol: EvaluationProtocol, listing: Listing) -> tuple[int, ...] | None:
+    """The training classes where they are not simply the first half."""
+    if protocol.split == "official" and listing.official_trainval is not None:
+        return listing.official_trainval
+    return listing.given_trainval
 
 
 def build_experiment(config: RunConfig) -> Experiment:
@@ -252,6 +262,23 @@ def build_experiment(config: RunConfig) -> Experiment:
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
     params = _typed_params(method, benchmark)
     return Experiment(**{**parts, "config": replace(config, params=params)}, method=method)
+
+
+def check_validated(experiment: Experiment) -> None:
+    """Refuse to search or train where no class validates; only `eval` may look at the test."""
+    protocol = experiment.protocol
+    if experiment.split.folds[0].val:
+        return
+    reason = (
+        "it selects what it reports on the test classes, which nobody may tune on"
+        if protocol.select == "test"
+        else "it trains on all classes but those of the test, and has no score to go by"
+    )
+    spec = f"--protocol {protocol.name} --dataset {experiment.config.dataset}"
+    raise HarnessError(
+        f"protocol {protocol.name} has no validation classes: {reason}\n"
+        f"  test a fixed configuration: harness eval --loss {experiment.config.loss} {spec}"
+    )
 
 
 def _typed_params(method: Method, benchmark: Benchmark) -> dict[str, Any]:

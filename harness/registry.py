@@ -164,7 +164,7 @@ def load_trunk(spec: str) -> Trunk:
 
 
 def load_protocol(
-    spec: str, dataset: str, changes: Mapping[str, Any] | None = None
+    spec: str, dataset: str, changes: Mapping[str, Any] | None = None, trunk: str = ""
 ) -> EvaluationProtocol:
     """A protocol settled for a data set.
 
@@ -172,12 +172,13 @@ def load_protocol(
         spec: its name, perhaps with changes: `mlrc+batch_size=64`.
         dataset: whose settings it takes.
         changes: more of them, which those in the spec override.
+        trunk: instead of the protocol's; it may have settings of its own.
     """
     name, _, spelled = spec.partition(SEPARATOR)
     protocol: EvaluationProtocol = load_item("protocol", name)
     with refusing(f"protocol '{spec}'"):
         wanted = parse_changes(spelled) if spelled else {}
-        settled = protocol.on(dataset, {**(changes or {}), **wanted})
+        settled = protocol.on(dataset, {**(changes or {}), **wanted}, trunk)
         check(settled)
     return settled
 

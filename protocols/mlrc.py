@@ -51,9 +51,8 @@ MLRC_CCP = replace(
     clip_value=10.0,
     validate_every=25,
     patience=60,
-    datasets={
-        name: {"validate_every": 250} for name in ("sop", "inshop", "inaturalist", "imagenet")
-    }
+    datasets={name: {"validate_every": 250} for name in ("inshop", "inaturalist", "imagenet")}
+    | {"sop": {"validate_every": 250, "split": "official"}}
     | {"glyphs": {**GLYPHS, "patience": 60}},
 )
 

@@ -11,14 +11,22 @@ import msgspec
 from msgspec import Meta
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from protocols.splits import FOLD_SCHEMES
+from protocols.splits import FOLD_SCHEMES, FOUR_FOLDS, GIVEN
 
 # Not part of what a result measures: more trials or reproductions can always be added.
-OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets")
+OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets", "trunks")
 
 # Fields that came after results had been published. They enter the identity only with a value
 # other than their default, which is what was done before, so that those results keep theirs.
-ADDED_LATER = ("base_steps", "frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps")
+ADDED_LATER = (
+    *("base_steps", "frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps"),
+    *("split", "select", "epochs", "validate_epochs", "min_gain", "stop_below", "replay_lag"),
+    *("batches", "keep_rest", "classes_per_batch", "crop_from", "head_bias", "freeze_affine"),
+    *("loss_lr", "warmup_epochs", "warmup_groups", "warmup_extra", "warmup_statistics"),
+    *("schedule", "lr_factor", "lr_every", "lr_epochs", "plateau_on", "plateau_patience"),
+    *("plateau_threshold", "plateau_mode", "plateau_cooldown", "plateau_floor"),
+    *("clip_each", "clip_loss", "test_metrics"),
+)
 
 # Types of fields, with what a run can use.
 Count = Annotated[int, Meta(ge=1)]
@@ -30,11 +38,25 @@ Pooling = Annotated[str, Meta(pattern=r"^(avg|max|avg\+max|[1-9][0-9]*-max)$")]
 POOLINGS = ("avg", "max", "avg+max", "K-max (as 8-max)")
 Norm = Literal["none", "layer"]
 Optimizer = Literal["rmsprop", "adam", "adamw", "sgd"]
+Whole = Annotated[int, Meta(ge=0)]
+Factor = Annotated[float, Meta(gt=0, lt=1)]
+Group = Literal["trunk", "head", "loss"]
+Split = Annotated[str, Meta(pattern=r"^(half|official|[\w.-]+@[0-9a-f]{8})$")]
+SPLITS = ("half", "official", "those of --split FILE")
+Selection = Literal["best", "last", "test", "replay"]
+Batches = Literal["drawn", "shuffled", "dealt"]
+Schedule = Literal["constant", "step", "multistep", "plateau"]
 
 WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 # Fields that do nothing where the trunk is frozen, by the value that says so.
-OF_THE_TRUNK = {"trunk_lr": None, "warmup_steps": 0}
+OF_THE_TRUNK = {
+    **{"trunk_lr": None, "warmup_steps": 0, "warmup_epochs": 0},
+    **{"freeze_affine": False, "crop_from": "resized"},
+}
+
+# The length of training in steps, which takes the place of epochs.
+IN_STEPS = ("validate_every", "max_steps")
 
 # A name that lists its changes separates them with this, as in `mlrc+batch_size=64`.
 SEPARATOR = "+"
@@ -45,32 +67,73 @@ class EvaluationProtocol:
     """Settings of training, selection and evaluation; a changed one changes the name.
 
     Attributes:
+        split: which classes are tested: the second "half", as the reality check has it where a data
+            set does not come split; "official", those that were published with it; or those of a
+            file, by its name and content.
         folds: scheme of protocols.splits.
+        select: which weights of a model count: the "best" in validation, the "last", the best on
+            the "test" classes (as many papers report; such rows are never ranked), or "replay":
+            those of a second model that trains on all trainval classes for as many epochs, and
+            with the same drops of its rates, as the best in validation had.
+        replay_lag: epochs by which those drops come late in the second model.
         frozen: the trunk's pooled features are computed once, without augmentation; only head and
             loss train.
         pooling: avg, max, avg+max, or K-max: the mean of the K largest values of each channel.
         norm: "layer" for a LayerNorm without affine before the head, else "none".
         freeze_batchnorm: running statistics of the trunk frozen; scale and shift still train.
+        freeze_affine: scale and shift of the trunk's batch norm do not train either.
+        head_bias: whether the linear head has one.
         resize, crop: short side of the decoded image, side of the square that is used.
         crop_scale, crop_ratio: of the random resized crop; no scale means a plain random crop.
+        crop_from: whether training crops are cut from the "resized" or from the "original" image.
+        batches: "drawn": distinct classes, then images of them, anew for every step. "shuffled": a
+            permutation of the images in every epoch, for methods that need one image of a class;
+            others are dealt theirs. "dealt": distinct classes for every step, their images one
+            after the other from a shuffle of each class.
+        keep_rest: an epoch of shuffled images ends with a smaller batch; else that is dropped.
         samples_per_class: overrides what the method asks for.
+        classes_per_batch: at most; with more images than these classes give, a batch is smaller.
         lr: of trunk, head and, where the method does not search it, of the loss.
         search_head_lr: range in which that of the head is searched; its first trial is `lr`.
         trunk_lr: of the trunk, where it differs.
+        loss_lr: of the loss's own parameters, where it differs and the method's do not say it.
+        schedule: of all rates, which falls by lr_factor after every lr_every epochs ("step"), after
+            those in lr_epochs ("multistep"), or when the score no longer rises ("plateau"): torch's
+            own. Without epochs it counts validations.
+        plateau_on: the "score", or the "harmonic" mean of the score and 1.
+        plateau_patience, plateau_threshold, plateau_mode, plateau_cooldown, plateau_floor: as in
+            torch's ReduceLROnPlateau, which calls the last one min_lr.
         warmup_steps: first steps, in which the trunk stays as it is.
+        warmup_epochs: the same in epochs.
+        warmup_groups: what trains in these.
+        warmup_extra: these epochs are not among `epochs`, nor validated; the optimizer begins anew
+            after them.
+        warmup_statistics: batch norm's statistics move in the warm-up, unless they are frozen.
         base_steps: first steps, in which a method that starts from embeddings, as CCP does, trains
             its base loss alone; for networks from scratch, which have none yet.
+        clip_each: the norm of trunk, head and loss each, not of all together.
+        clip_loss: whether gradients of the loss's own parameters are clipped, too.
         validate_every: steps between validations.
+        max_steps: the last step.
+        epochs: passes over the training images, instead of steps; each ends with a validation.
+        validate_epochs: only these, from 1, and the last.
         patience: validations without improvement that end training.
+        min_gain: a smaller one is no improvement.
+        stop_below: training ends when the score falls to this share of the best.
+        test_metrics: what a test measures besides, as "recall_at_2" and "nmi".
         threads: CPU threads of one training process, so that workers never change a score.
         prune: stop a trial of the search whose first folds are hopeless.
         datasets: data set -> fields that differ there.
+        trunks: trunk -> data set -> fields that differ there; "" stands for every data set.
     """
 
     name: str
     summary: str = ""
 
+    split: Split = "half"
     folds: str = "mlrc"
+    select: Selection = "best"
+    replay_lag: Whole = 0
     embedding_size: Count = 128
     frozen: bool = False
 
@@ -78,42 +141,81 @@ class EvaluationProtocol:
     pooling: Pooling = "avg"
     norm: Norm = "none"
     freeze_batchnorm: bool = True
+    freeze_affine: bool = False
+    head_bias: bool = True
 
     resize: Count = 256
     crop: Count = 227
     crop_scale: Range | None = (0.16, 1.0)
     crop_ratio: Range = (0.75, 1.33)
     flip: bool = True
+    crop_from: Literal["resized", "original"] = "resized"
 
+    batches: Batches = "drawn"
+    keep_rest: bool = False
     batch_size: Count = 32
     samples_per_class: Count | None = None
+    classes_per_batch: Count | None = None
     optimizer: Optimizer = "rmsprop"
     lr: Positive = 1e-6
     search_head_lr: Range | None = None
     trunk_lr: Positive | None = None
-    warmup_steps: Annotated[int, Meta(ge=0)] = 0
-    base_steps: Annotated[int, Meta(ge=0)] = 0
+    loss_lr: Positive | None = None
+    schedule: Schedule = "constant"
+    lr_factor: Factor = 0.1
+    lr_every: Count = 10
+    lr_epochs: tuple[Count, ...] | None = None
+    plateau_on: Literal["score", "harmonic"] = "score"
+    plateau_patience: Whole = 10
+    plateau_threshold: Number = 1e-4
+    plateau_mode: Literal["rel", "abs"] = "rel"
+    plateau_cooldown: Whole = 0
+    plateau_floor: Number = 0.0
+    warmup_steps: Whole = 0
+    warmup_epochs: Whole = 0
+    warmup_groups: tuple[Group, ...] = ("head", "loss")
+    warmup_extra: bool = False
+    warmup_statistics: bool = False
+    base_steps: Whole = 0
     weight_decay: Number = 1e-4
     momentum: Share = 0.9
     optimizer_eps: Positive = 1e-8
     clip_norm: Positive | None = None
     clip_value: Positive | None = None
+    clip_each: bool = False
+    clip_loss: bool = True
 
     metric: str = "map_at_r"
     validate_every: Count = 200
-    patience: Count = 5
     max_steps: Count = 100_000
+    epochs: Count | None = None
+    validate_epochs: tuple[Count, ...] | None = None
+    patience: Count | None = 5
+    min_gain: Number = 0.0
+    stop_below: Share | None = None
+    test_metrics: tuple[str, ...] | None = None
     threads: Count = 1
     prune: bool = False
 
     trials: Count = 50
     reproductions: Count = 10
     datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trunks: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
-    def on(self, dataset: str, changes: Mapping[str, Any] | None = None) -> EvaluationProtocol:
-        """This protocol with a data set's own settings, then with changes, which it is named by."""
-        settled = replace(self, **self.datasets.get(dataset, {}), datasets={})
-        real = {k: v for k, v in sorted((changes or {}).items()) if getattr(settled, k) != v}
+    def on(
+        self, dataset: str, changes: Mapping[str, Any] | None = None, trunk: str = ""
+    ) -> EvaluationProtocol:
+        """This protocol with a data set's own settings, then with changes, which it is named by.
+
+        Args:
+            trunk: instead of the protocol's; it may have settings of its own, too.
+        """
+        changes = changes or {}
+        settled = replace(self, **self.datasets.get(dataset, {}), datasets={}, trunks={})
+        of_trunk = self.trunks.get(trunk or changes.get("trunk", settled.trunk), {})
+        settled = replace(settled, **{**of_trunk.get("", {}), **of_trunk.get(dataset, {})})
+        settled = replace(settled, **_displaced(changes))
+        real = {k: v for k, v in sorted(changes.items()) if getattr(settled, k) != v}
         name = SEPARATOR.join([settled.name, *(f"{k}={_format(v)}" for k, v in real.items())])
         return replace(settled, **real, name=name)
 
@@ -162,12 +264,22 @@ def parse_field(name: str, text: str) -> Any:
     return _of_its_type(name, text.split(",") if get_origin(kind) is tuple else text)
 
 
+def _displaced(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a change takes the place of, as it is where nothing is set."""
+    gone: dict[str, Any] = {}
+    if changes.get("epochs") is not None:
+        gone |= {f.name: f.default for f in fields(EvaluationProtocol) if f.name in IN_STEPS}
+    if changes.get("frozen"):
+        gone |= OF_THE_TRUNK
+    return gone
+
+
 def check(protocol: EvaluationProtocol) -> None:
     """Raise ValueError for a value that no run could use."""
     for one in fields(protocol):
-        if one.name != "datasets":
+        if one.name not in ("datasets", "trunks"):
             _of_its_type(one.name, getattr(protocol, one.name))
-    if protocol.folds not in FOLD_SCHEMES:
+    if protocol.folds not in (*FOLD_SCHEMES, GIVEN):
         raise ValueError("folds", protocol.folds, FOLD_SCHEMES)
     for name in ("crop_scale", "crop_ratio", "search_head_lr"):
         ends = getattr(protocol, name)
@@ -176,6 +288,8 @@ def check(protocol: EvaluationProtocol) -> None:
     if protocol.crop_scale is not None and protocol.crop_scale[1] > 1:
         scale = _format(protocol.crop_scale)
         raise ValueError(f"crop_scale must be at most 1.0, all of the image, got {scale}")
+    if protocol.crop_from == "original" and protocol.crop_scale is None:
+        raise ValueError("crop_from=original needs a crop_scale, got none")
     rates = protocol.search_head_lr
     if rates is not None and not rates[0] <= protocol.lr <= rates[1]:
         raise ValueError(f"search_head_lr must be around lr ({protocol.lr}), got {_format(rates)}")
@@ -189,6 +303,70 @@ def check(protocol: EvaluationProtocol) -> None:
         raise ValueError(
             f"crop ({protocol.crop}) must not exceed resize ({protocol.resize}), "
             "the short side of the image it is cut from"
+        )
+    _check_length(protocol)
+    _check_selection(protocol)
+
+
+def _check_length(protocol: EvaluationProtocol) -> None:
+    """Whether training begins, and when it ends."""
+    defaults = {f.name: f.default for f in fields(protocol)}
+    in_steps = [name for name in IN_STEPS if getattr(protocol, name) != defaults[name]]
+    epochs = protocol.epochs
+    if epochs is not None and in_steps:
+        name = in_steps[0]
+        raise ValueError(
+            f"give epochs or {name}, not both, got {epochs} and {getattr(protocol, name)}; "
+            "to count steps: epochs=none"
+        )
+    if epochs is None and protocol.patience is None and "max_steps" not in in_steps:
+        raise ValueError(
+            "training would never end: give epochs or max_steps, or a patience, got none of them"
+        )
+    if epochs is None and protocol.validate_epochs is not None:
+        raise ValueError("validate_epochs needs epochs, got none")
+    if protocol.warmup_steps and protocol.warmup_epochs:
+        raise ValueError(
+            "give warmup_epochs or warmup_steps, not both, "
+            f"got {protocol.warmup_epochs} and {protocol.warmup_steps}"
+        )
+    if protocol.warmup_extra and not protocol.warmup_epochs:
+        raise ValueError("warmup_extra needs warmup_epochs, got 0")
+    counted = 0 if protocol.warmup_extra else protocol.warmup_epochs
+    if epochs is not None and counted >= epochs:
+        raise ValueError(
+            f"warmup_epochs must be fewer than epochs, got {counted} of {epochs}; "
+            "to have them before all others: warmup_extra=true"
+        )
+    for name in ("lr_epochs", "validate_epochs"):
+        listed = getattr(protocol, name)
+        if listed is not None and list(listed) != sorted(set(listed)):
+            raise ValueError(f"{name} must be ascending, got {_format(listed)}")
+    if protocol.schedule == "multistep" and not protocol.lr_epochs:
+        raise ValueError("schedule=multistep needs lr_epochs, got none")
+    if protocol.schedule == "plateau" and protocol.validate_epochs is not None:
+        raise ValueError("schedule=plateau needs the score of every epoch: validate_epochs=none")
+
+
+def _check_selection(protocol: EvaluationProtocol) -> None:
+    """Whether there is something to select by."""
+    select, folds = protocol.select, protocol.folds
+    blind = folds == "none" and select == "last"
+    if (folds == "none") != (select == "test") and not blind:
+        raise ValueError(
+            f"select={select} does not go with folds={folds}: a model without validation classes "
+            "(folds=none) is selected by the test (select=test) or not at all (select=last)"
+        )
+    if select == "last" and protocol.patience is not None:
+        raise ValueError(
+            f"select=last keeps the last weights, so patience must be none, got {protocol.patience}"
+        )
+    if blind and protocol.schedule == "plateau":
+        raise ValueError("schedule=plateau needs a score, and select=last with folds=none has none")
+    if select == "replay" and (folds in FOUR_FOLDS or protocol.epochs is None):
+        raise ValueError(
+            "select=replay needs epochs, and folds of one model (halves, thirds), "
+            f"got epochs={_format(protocol.epochs)} and folds={folds}"
         )
 
 
@@ -204,12 +382,14 @@ def _of_its_type(name: str, value: Any) -> Any:
     kind, may_be_none = _kind_of(name)
     if value is None and may_be_none:
         return None
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    one = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    choices = get_args(one) if get_origin(one) is Literal else ()
     try:
         return msgspec.convert(value, kind, strict=not isinstance(value, str | list))
     except msgspec.ValidationError as error:
-        if choices or kind is Pooling:
-            raise ValueError(name, value, choices or POOLINGS) from None
+        known = choices or {Pooling: POOLINGS, Split: SPLITS}.get(kind)
+        if known:
+            raise ValueError(name, _format(value), known) from None
         # As in "Expected `int` >= 1 - at `$[0]`".
         rule = re.sub(r"`(\w+)`", lambda kind: WORDS.get(kind[1], kind[1]), str(error))
         rule = rule.removeprefix("Expected ").partition(" - at")[0].partition(", got")[0]

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 NUM_FOLDS = 4
+# Trainval classes that a scheme needs at least, so that two are trained and two validated on.
 MIN_TRAINVAL_CLASSES = 8
+MIN_OF_ONE_MODEL = {"none": 2, "halves": 4, "thirds": 6}
+
+# Where a file lists the validation classes, too.
+GIVEN = "given"
 
 # Below 16 classes, and for odd counts, the reality check's released rule loses classes.
 MLRC_MIN_CLASSES = 16
@@ -87,20 +92,31 @@ def split_classes(
             )
     else:
         trainval = tuple(sorted(given_trainval))
-    if len(trainval) < MIN_TRAINVAL_CLASSES:
-        raise ValueError(
-            f"four folds need at least {MIN_TRAINVAL_CLASSES} classes to train and validate on, "
-            f"got {len(trainval)} (of {num_classes} in all; the other half is the test set)"
-        )
+    check_enough(scheme, len(trainval), f"of {num_classes} in all; the other half is the test set")
     test = tuple(sorted(set(range(num_classes)) - set(trainval)))
-    folds = tuple(
+    return ClassSplit(trainval, test, cut(trainval, scheme))
+
+
+def check_enough(scheme: str, num_trainval: int, among: str) -> None:
+    """Raise ValueError if a scheme has too few classes to cut."""
+    needed = MIN_OF_ONE_MODEL.get(scheme, MIN_TRAINVAL_CLASSES)
+    if num_trainval < needed:
+        what = "four folds need" if scheme in FOUR_FOLDS else f"folds '{scheme}' need"
+        raise ValueError(
+            f"{what} at least {needed} classes to train and validate on, "
+            f"got {num_trainval} ({among})"
+        )
+
+
+def cut(trainval: Sequence[int], scheme: str) -> tuple[Fold, ...]:
+    """The folds that a scheme makes of some classes."""
+    return tuple(
         Fold(
             train=tuple(trainval[i] for i in train),
             val=tuple(trainval[i] for i in val),
         )
         for train, val in FOLD_SCHEMES[scheme](len(trainval))
     )
-    return ClassSplit(trainval, test, folds)
 
 
 Positions = list[tuple[list[int], list[int]]]
@@ -138,6 +154,21 @@ def _ccp(num_trainval: int) -> Positions:
     ]
 
 
+def _none(num_trainval: int) -> Positions:
+    """One model that trains on all of them."""
+    return [_validate_between(num_trainval, num_trainval, num_trainval)]
+
+
+def _halves(num_trainval: int) -> Positions:
+    """One model; the second half, the larger one if there is one, validates."""
+    return [_validate_between(num_trainval, num_trainval // 2, num_trainval)]
+
+
+def _thirds(num_trainval: int) -> Positions:
+    """One model; the last third of evenly spaced cuts, truncated, validates."""
+    return [_validate_between(num_trainval, 2 * num_trainval // 3, num_trainval)]
+
+
 def _validate_between(num_trainval: int, start: int, stop: int) -> tuple[list[int], list[int]]:
     train = [*range(start), *range(stop, num_trainval)]
     return train, list(range(start, stop))
@@ -147,4 +178,8 @@ FOLD_SCHEMES: dict[str, Callable[[int], Positions]] = {
     "mlrc": _mlrc,
     "balanced": _balanced,
     "ccp": _ccp,
+    "none": _none,
+    "halves": _halves,
+    "thirds": _thirds,
 }
+FOUR_FOLDS = ("mlrc", "balanced", "ccp")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -205,4 +206,4 @@ def short(value: Any) -> str:
 
 
 def _score(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"

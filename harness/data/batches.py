@@ -82,6 +82,7 @@ class TrainBatches:
         indices: listing indices of each class, in the order of the fold's own labels.
         ahead: steps that are drawn together, which takes half the time where one follows another;
             loader processes skip steps.
+        keep_rest: an epoch ends with a smaller batch; else the rest is dropped.
     """
 
     source: Source
@@ -90,6 +91,17 @@ class TrainBatches:
     samples_per_class: int
     seed: int
     ahead: int = 1
+    keep_rest: bool = False
+
+    @property
+    def num_images(self) -> int:
+        return int(self._sizes.sum())
+
+    @property
+    def epoch_steps(self) -> int:
+        """Batches of a pass over the images: as many as are full, or one more for the rest."""
+        full, rest = divmod(self.num_images, self.batch_size)
+        return max(1, full + bool(rest and self.keep_rest))
 
     def __len__(self) -> int:
         return 2**31  # for a DataLoader: there is always a next batch

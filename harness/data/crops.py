@@ -27,10 +27,16 @@ class CropSettings:
 
 @dataclass(frozen=True)
 class Images:
-    """The source of a network that trains on pixels."""
+    """The source of a network that trains on pixels.
+
+    Attributes:
+        store: the resized images.
+        originals: the images as they are, where training crops are cut from those.
+    """
 
     store: ImageStore
     settings: CropSettings
+    originals: ImageStore | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -41,7 +47,7 @@ class Images:
         return self.store.indices
 
     def for_training(self, indices: Sequence[int], rng: np.random.Generator) -> Tensor:
-        return random_batch(self.store, indices, self.settings, rng)
+        return random_batch(self.originals or self.store, indices, self.settings, rng)
 
     def for_evaluation(self, indices: Sequence[int]) -> Tensor:
         return centre_batch(self.store, indices, self.settings.crop)

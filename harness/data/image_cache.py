@@ -79,12 +79,16 @@ class CachedImages:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """An ImageStore that decodes an image every time it is asked for: `--cache off`."""
+    """An ImageStore that decodes an image every time it is asked for: `--cache off`.
+
+    Attributes:
+        short_side: None leaves images as large as they are.
+    """
 
     fingerprint: str
     indices: Sequence[int]
     listing: Listing
-    short_side: int
+    short_side: int | None
 
     @property
     def channels(self) -> int:
@@ -241,9 +245,9 @@ def _check_space(listing: Listing, indices: Sequence[int], short_side: int, work
     )
 
 
-def _pixels(listing: Listing, encoded: bytes, short_side: int) -> np.ndarray:
+def _pixels(listing: Listing, encoded: bytes, short_side: int | None) -> np.ndarray:
     image = listing.decode(encoded)
-    size = resized(*image.size, short_side)
+    size = image.size if short_side is None else resized(*image.size, short_side)
     if size != image.size:
         image = image.resize(size, Image.Resampling.BILINEAR)
     return np.asarray(image).reshape(size[1], size[0], listing.channels)

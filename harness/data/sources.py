@@ -10,7 +10,7 @@ from collections.abc import Callable
 from harness.data.batches import Source
 from harness.data.crops import CropSettings, Images
 from harness.data.features import Encode, Features, open_features
-from harness.data.image_cache import ImageStore, open_store, store_key
+from harness.data.image_cache import ImageFiles, ImageStore, open_store, store_key
 from harness.data.loading import Loader, image_loader
 from harness.errors import HarnessError
 from harness.experiment import Benchmark, digest_of
@@ -41,7 +41,10 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
     )
     _check_classes(benchmark, part, store)
     crops = CropSettings(protocol.crop, protocol.crop_scale, protocol.crop_ratio, protocol.flip)
-    return Images(store, crops)
+    originals = None
+    if protocol.crop_from == "original":  # never cached: those of SOP would take 80 GB
+        originals = ImageFiles(store.fingerprint, store.indices, benchmark.listing, short_side=None)
+    return Images(store, crops, originals)
 
 
 def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Features:

@@ -41,6 +41,8 @@ class Listing:
         mode: Pillow's name of the pixel format, "RGB" or "L".
         superclasses: (classes,) int64 from 0, where there is a human-made hierarchy.
         given_trainval: the training classes, where the data set comes split.
+        official_trainval: those of the split that was published with it, where the usual one is
+            into halves nevertheless (SOP).
         queries: (n,) bool where test images have roles: True for those that search, False for
             the gallery that they search in (and for training images). None: every test image
             searches all others.
@@ -56,6 +58,7 @@ class Listing:
     mode: str = "RGB"
     superclasses: np.ndarray | None = None
     given_trainval: tuple[int, ...] | None = None
+    official_trainval: tuple[int, ...] | None = None
     queries: np.ndarray | None = None
     missing: tuple[int, ...] = ()
 

@@ -1,7 +1,7 @@
 """Stanford Online Products (Song et al. 2016): 22,634 products, in the order of their ids.
 
-It comes split into 11,318 and 11,316 classes. The listing does not say so, since the reality check
-cuts the classes into halves. The superclasses are the twelve kinds of products.
+It comes split into 11,318 and 11,316 classes, which the reality check cuts into halves instead: a
+protocol says which it takes. The superclasses are the twelve kinds of products.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
 
 def list_images(root: Path | None) -> Listing:
     files = SOURCE.find(root, FILES)
-    rows = [row for path in files.values() for row in read_rows(path, COLUMNS, skip=1)]
+    parts = {name: read_rows(path, COLUMNS, skip=1) for name, path in files.items()}
+    rows = [row for part in parts.values() for row in part]
     class_ids = [row[1] for row in rows]
-    _, first, labels = np.unique(class_ids, return_index=True, return_inverse=True)
+    ids, first, labels = np.unique(class_ids, return_index=True, return_inverse=True)
     names = [row[3] for row in rows]
     folder = files["Ebay_train.txt"].parent
+    train, test = ({row[1] for row in part} for part in parts.values())
+    both = sorted(train & test)
+    if both:
+        raise ValueError(f"{folder}: class {both[0]} is in Ebay_train.txt and in Ebay_test.txt")
     return list_files(
         names,
         [f"{folder}/{name}" for name in names],
         labels,
         [f"{names[i].split('_final/')[0]} {class_ids[i]}" for i in first],
         superclasses=superclasses_of([rows[i][2] for i in first]),
+        official_trainval=tuple(np.flatnonzero(np.isin(ids, list(train))).tolist()),
     )
 
 

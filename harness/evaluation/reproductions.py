@@ -294,7 +294,7 @@ class _Run:
                     unit=self.repetition,
                     fold=fold + 1,
                     step=progress.step,
-                    max_steps=unit.experiment.protocol.max_steps,
+                    max_steps=progress.max_steps,
                     best=progress.best_score,
                 )
             )

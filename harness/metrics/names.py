@@ -52,6 +52,13 @@ def check_selection_metric(name: str) -> None:
         raise unknown("metric to select by", name, METRICS)
 
 
+def check_metrics(names: Sequence[str]) -> None:
+    """Refuse a name that is none of a metric on demand."""
+    for name in names:
+        if name not in MORE and recall_rank(name) is None:
+            raise unknown("metric on demand", name, [*MORE, "recall_at_2"])
+
+
 def is_metric(text: str) -> bool:
     """Whether people mean a metric on demand by it."""
     return text in MORE or re.fullmatch(r"recall@[1-9]\d{0,8}(,[1-9]\d{0,8})*", text) is not None

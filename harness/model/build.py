@@ -102,7 +102,7 @@ def build_model(
         size = protocol.embedding_size
         head = experiment.method.make_head(trunk.out_features, size, params)
         if head is None:
-            head = nn.Linear(trunk.out_features, size)
+            head = nn.Linear(trunk.out_features, size, bias=protocol.head_bias)
     return Model(trunk, protocol.norm, head)
 
 

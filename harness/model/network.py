@@ -85,3 +85,10 @@ def freeze_batchnorm(trunk: nn.Module) -> None:
     for module in trunk.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
+
+
+def freeze_affine(trunk: nn.Module) -> None:
+    """Keep scale and shift of batch norm from training; for good."""
+    for module in trunk.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.requires_grad_(False)

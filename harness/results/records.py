@@ -150,6 +150,7 @@ class FoldFacts(TypedDict):
     hook: NotRequired[dict[str, Any]]
     history: NotRequired[History]
     adjusted: NotRequired[dict[str, Adjusted]]
+    drops: NotRequired[list[Count]]
     provenance: NotRequired[Provenance]
 
 
@@ -182,10 +183,12 @@ class Fit:
     """How the training of one model went.
 
     Attributes:
-        history: (step, mean training loss since the last, score) of every validation.
+        history: (step, mean training loss of the epoch or since the last, score) of every
+            validation.
         train_seconds: without validation and checkpoints; seconds: with them.
         peak_memory: bytes on the GPU, or of the whole process on a CPU.
         hook: what the method's hook says of the run, as how often CCP changed its problem.
+        drops: epochs, from 0, that began at a lower learning rate than the one before.
     """
 
     best_score: float
@@ -197,6 +200,8 @@ class Fit:
     seconds: NotNegative
     peak_memory: Count
     hook: dict[str, Any]
+    # This came later: older records do without it.
+    drops: list[Count] = field(default_factory=list, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -227,6 +232,7 @@ class FoldRecord(Fit, Record):
             *("identity", "params"),
             *(() if scored else ("best_score",)),
             *(() if self.adjusted else ("adjusted",)),
+            *(() if self.drops else ("drops",)),
         )
         kept = {name: value for name, value in asdict(self).items() if name not in left_out}
         kept["history"] = self._course(scored)

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from harness.config import RunConfig
 from harness.data.batches import Source
 from harness.data.sources import open_part
-from harness.experiment import Experiment, build_experiment
+from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
 from harness.results.layout import CONFIG
 from harness.results.records import FoldRecord
@@ -74,6 +74,7 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
 def check(config: RunConfig) -> tuple[Experiment, Storage]:
     """Everything that can be wrong with a search on whatever machine is found here, at once."""
     experiment = build_experiment(config)
+    check_validated(experiment)
     sampler_of(experiment)
     check_method(experiment)
     check_writable(experiment.runs)
@@ -145,7 +146,7 @@ def _run(one: Search, claim: Claim, listener: Listener) -> None:
                 unit=claim.index + 1,
                 fold=fold + 1,
                 step=progress.step,
-                max_steps=protocol.max_steps,
+                max_steps=progress.max_steps,
                 best=progress.best_score,
             )
         )

@@ -28,13 +28,16 @@ def without_folds(experiment: Experiment, folds: Sequence[FoldRecord]) -> Experi
     """The experiment with one model instead of those of the folds."""
     protocol = experiment.protocol
     best = [fold.best_step for fold in folds]
-    validations = max(1, round(np.mean(best) / protocol.validate_every))
+    every = folds[0].history[0][0] if protocol.epochs else protocol.validate_every
+    validations = max(1, round(np.mean(best) / every))
     return replace(
         experiment,
         protocol=replace(
             protocol,
             embedding_size=protocol.embedding_size * len(folds),
-            max_steps=min(validations * protocol.validate_every, max(best)),
+            epochs=None,
+            validate_every=every,
+            max_steps=min(validations * every, max(best)),
         ),
         split=experiment.split.undivided(),
     )

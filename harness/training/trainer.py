@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from harness.data.batches import TrainBatches
 from harness.data.loading import Loader
-from harness.model.network import Model, freeze_batchnorm
+from harness.model.network import Model, freeze_affine, freeze_batchnorm
 from harness.results.records import Fit
 from harness.system.files import replacing
 from harness.training.embed import embed
-from harness.training.optimizer import build_optimizer
+from harness.training.optimizer import Schedule, build_optimizer
+from harness.training.plan import plan_of
 from losses.method import Hook, Method
 from protocols.protocol import EvaluationProtocol
 
@@ -42,15 +43,22 @@ class TrainingFailed(Exception):
 
 @dataclass
 class Progress:
-    """What changes while training, apart from model, loss, optimizer and hook."""
+    """What changes while training, apart from model, loss, optimizer and hook.
+
+    Attributes:
+        max_steps: after which training ends at the latest.
+        drops: epochs, from 0, that began at a lower rate than the one before.
+    """
 
     step: int = 0
+    max_steps: int = 0
     best_score: float = float("-inf")
     best_step: int = 0
     waited: int = 0
     train_seconds: float = 0.0
     seconds: float = 0.0
     history: list[tuple[int, float, float]] = field(default_factory=list)
+    drops: list[int] = field(default_factory=list)
 
 
 class Trainer:
@@ -75,14 +83,20 @@ class Trainer:
         self.batches = batches
         self.validate = validate
         self.protocol = protocol
+        self.method = method
+        self.params = params
         self.loader = loader
-        self.trunk_parameters = [p for p in model.trunk.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(model, loss, protocol, method, params)
-        forget_reseeded = getattr(loss, "forget_reseeded", None)
-        if forget_reseeded is not None:  # a loss that sets its parameters to new values
-            self.optimizer.register_step_pre_hook(forget_reseeded)
-        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.progress = Progress()
+        self.plan = plan_of(protocol, batches.epoch_steps)
+        if protocol.freeze_affine:
+            freeze_affine(model.trunk)
+        self._start_optimizer()
+        self.groups = {g["name"]: g["params"] for g in self.optimizer.param_groups}
+        self.parameters = [p for own in self.groups.values() for p in own]
+        clipped = [own for name, own in self.groups.items() if protocol.clip_loss or name != "loss"]
+        together = [parameter for own in clipped for parameter in own]
+        self.clipped_by_norm = clipped if protocol.clip_each else [together]
+        self.clipped_by_value = together
+        self.progress = Progress(max_steps=self.plan.last)
         self.train_loss = float("nan")
         self.best_weights: dict[str, Tensor] = {}
         self.next_checkpoint = 0.0  # the first one is written at once
@@ -104,7 +118,7 @@ class Trainer:
         seed: int,
         report: Callable[[Progress], None] = lambda progress: None,
     ) -> Fit:
-        """Train until patience or steps run out; then the model holds its best weights.
+        """Train until patience, epochs or steps run out; then the model holds its best weights.
 
         Args:
             checkpoint: written at validations; if it is there, training goes on from it.
@@ -130,6 +144,7 @@ class Trainer:
             steps=done.step,
             stopped_by=stopped_by,
             history=done.history,
+            drops=done.drops,
             train_seconds=done.train_seconds,
             seconds=done.seconds,
             peak_memory=_peak_memory(self.device),
@@ -138,16 +153,16 @@ class Trainer:
 
     def _run(self, checkpoint: Path, report: Callable[[Progress], None]) -> str:
         self._train_mode()
-        steps = range(self.step, self.protocol.max_steps)
+        steps = range(self.step, self.plan.last)
         total = torch.zeros((), device=self.device)
         since = self.step
         started = trained = time.perf_counter()
         for images, labels in self.loader.load(self.batches, steps):
             total += self._train_step(images, labels)
             self.progress.step += 1
-            if self.step == self.protocol.warmup_steps:
-                self._train_mode()  # from here on the trunk trains, too
-            if self.step % self.protocol.validate_every and self.step < self.protocol.max_steps:
+            if self.step == self.plan.warmup:
+                self._end_warmup()
+            if not self.plan.ends_epoch(self.step):
                 continue
             self.train_loss = total.item() / (self.step - since)
             if not np.isfinite(self.train_loss):
@@ -155,7 +170,7 @@ class Trainer:
                     f"the loss became {self.train_loss} between steps {since} and {self.step}"
                 )
             self.progress.train_seconds += time.perf_counter() - trained
-            self._validate()
+            self._end_epoch(self._validate() if self.plan.validates(self.step) else None)
             now = time.perf_counter()
             self.progress.seconds += now - started
             started = trained = now
@@ -186,11 +201,31 @@ class Trainer:
 
     def _clip(self) -> None:
         if self.protocol.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.protocol.clip_norm)
+            for parameters in self.clipped_by_norm:
+                nn.utils.clip_grad_norm_(parameters, self.protocol.clip_norm)
         if self.protocol.clip_value is not None:
-            nn.utils.clip_grad_value_(self.parameters, self.protocol.clip_value)
+            nn.utils.clip_grad_value_(self.clipped_by_value, self.protocol.clip_value)
 
-    def _validate(self) -> None:
+    def _start_optimizer(self) -> None:
+        """With its schedule; once more after a warm-up that stands before the epochs."""
+        self.optimizer = build_optimizer(
+            self.model, self.loss, self.protocol, self.method, self.params
+        )
+        self.schedule = Schedule(self.optimizer, self.protocol)
+        forget_reseeded = getattr(self.loss, "forget_reseeded", None)
+        if forget_reseeded is not None:  # a loss that sets its parameters to new values
+            self.optimizer.register_step_pre_hook(forget_reseeded)
+
+    def _end_warmup(self) -> None:
+        self._train_mode()  # from here on everything trains
+        if self.protocol.warmup_extra:
+            self._start_optimizer()
+
+    def _end_epoch(self, score: float | None) -> None:
+        if self.schedule.end_epoch(score):
+            self.progress.drops.append(self.plan.epochs_at(self.step))
+
+    def _validate(self) -> float:
         score = self.validate(self.model, self.step)
         if np.isnan(score):
             raise TrainingFailed(
@@ -199,7 +234,7 @@ class Trainer:
             )
         progress = self.progress
         progress.history.append((self.step, self.train_loss, score))
-        if score > progress.best_score:
+        if score > progress.best_score + self.protocol.min_gain or self.protocol.select == "last":
             progress.best_score, progress.best_step, progress.waited = score, self.step, 0
             self.best_weights = {
                 name: value.detach().cpu().clone()
@@ -209,19 +244,30 @@ class Trainer:
             progress.waited += 1
         self.hook.on_validation_end(self, score)
         logger.debug("step %d: loss %.4f, score %.4f", self.step, self.train_loss, score)
+        return score
 
     def _stopped_by(self) -> str | None:
-        if self.progress.waited >= self.protocol.patience:
+        progress, protocol = self.progress, self.protocol
+        if protocol.patience is not None and progress.waited >= protocol.patience:
             return "patience"
-        return "max_steps" if self.step >= self.protocol.max_steps else None
+        if protocol.stop_below is not None and progress.waited:
+            (_, _, score), lowest = progress.history[-1], protocol.stop_below * progress.best_score
+            if score <= lowest:
+                return "collapse"
+        if self.step < self.plan.last:
+            return None
+        return "max_steps" if protocol.epochs is None else "epochs"
 
     def _train_mode(self) -> None:
         self.model.train()
         self.loss.train()
-        warming_up = self.step < self.protocol.warmup_steps
-        for parameter in self.trunk_parameters:  # without a gradient they are not updated either
-            parameter.requires_grad_(not warming_up)
-        if self.protocol.freeze_batchnorm or warming_up:
+        protocol = self.protocol
+        warming_up = self.step < self.plan.warmup
+        for name, parameters in self.groups.items():
+            trains = not warming_up or name in protocol.warmup_groups
+            for parameter in parameters:  # without a gradient they are not updated either
+                parameter.requires_grad_(trains)
+        if protocol.freeze_batchnorm or (warming_up and not protocol.warmup_statistics):
             freeze_batchnorm(self.model.trunk)
 
     def _save(self, path: Path) -> None:
@@ -230,6 +276,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "loss": self.loss.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
             "hook": self.hook.state_dict(),
             "progress": vars(self.progress),
             "best_weights": self.best_weights,
@@ -249,8 +296,9 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state.get("schedule", {}))  # older ones have none
         self.hook.load_state_dict(state["hook"])
-        self.progress = Progress(**state["progress"])
+        self.progress = Progress(**{**state["progress"], "max_steps": self.plan.last})
         self.best_weights = {name: value.cpu() for name, value in state["best_weights"].items()}
         torch.set_rng_state(state["torch_rng"].cpu())
         if state["cuda_rng"] is not None:

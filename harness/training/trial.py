@@ -12,7 +12,7 @@ from harness.config import RunConfig
 from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import HarnessError
-from harness.experiment import Experiment, build_experiment
+from harness.experiment import Experiment, build_experiment, check_validated
 from harness.metrics.geometry import class_distance, covering_radius
 from harness.model.build import check_method
 from harness.results.records import FoldRecord
@@ -59,6 +59,7 @@ def train(
 ) -> tuple[list[Unit], list[FoldRecord]]:
     """The published parameters of a config, with those it fixes, on its first folds or all."""
     experiment = build_experiment(config)
+    check_validated(experiment)
     check_method(experiment)
     choose_device(config.device)
     trainval = open_part(experiment, "trainval", listener)
@@ -70,7 +71,7 @@ def train(
                 method=experiment.method.name,
                 fold=fold + 1,
                 step=progress.step,
-                max_steps=experiment.protocol.max_steps,
+                max_steps=progress.max_steps,
                 best=progress.best_score,
             )
         )

@@ -15,6 +15,7 @@ from harness.config import RunConfig
 from harness.data.batches import Source, TrainBatches
 from harness.data.features import AHEAD, Features
 from harness.data.loading import Loader, image_loader, open_loader
+from harness.data.passes import DealtBatches, ShuffledBatches
 from harness.experiment import Experiment, digest_of
 from harness.metrics import retrieval
 from harness.model.build import attach, build_model
@@ -98,14 +99,7 @@ class Unit:
             size = protocol.embedding_size
             loss = method.make_loss(len(classes), size, self.params, hierarchy)
         attach(loss, model.head)
-        batches = TrainBatches(
-            source=self.trainval,
-            indices=experiment.by_class(self.trainval.indices, self.classes.train),
-            batch_size=protocol.batch_size,
-            samples_per_class=protocol.samples_per_class or method.samples_per_class,
-            seed=self.seed("sampler"),
-            ahead=AHEAD if protocol.frozen else 1,
-        )
+        batches = self._batches()
         return Trainer(
             model=model,
             loss=loss,
@@ -128,8 +122,29 @@ class Unit:
         width = self.trainval.width if isinstance(self.trainval, Features) else None
         return build_model(self.experiment, self.params, seed, width)
 
+    def _batches(self) -> TrainBatches:
+        protocol = self.experiment.protocol
+        per_class = protocol.samples_per_class or self.experiment.method.samples_per_class
+        kinds = {
+            "drawn": TrainBatches,
+            "shuffled": ShuffledBatches if per_class == 1 else DealtBatches,
+            "dealt": DealtBatches,
+        }
+        most = (protocol.classes_per_batch or protocol.batch_size) * per_class
+        return kinds[protocol.batches](
+            source=self.trainval,
+            indices=self.experiment.by_class(self.trainval.indices, self.classes.train),
+            batch_size=min(protocol.batch_size, most),
+            samples_per_class=per_class,
+            seed=self.seed("sampler"),
+            ahead=AHEAD if protocol.frozen else 1,
+            keep_rest=protocol.keep_rest,
+        )
+
     def _validation(self, device: torch.device, batches: TrainBatches) -> Validate:
-        """By retrieval among the images of the validation classes."""
+        """By retrieval among the images of the validation classes; by steps if there are none."""
+        if not self.classes.val:
+            return lambda model, step: float(step)
         experiment, metric = self.experiment, self.experiment.protocol.metric
         indices = experiment.of_classes(self.trainval.indices, self.classes.val)
         assert not set(indices) & set(np.concatenate(batches.indices).tolist())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.splits import FOLD_SCHEMES, ClassSplit, Fold, mlrc_applies, split_classes
+from protocols.splits import FOUR_FOLDS, ClassSplit, Fold, mlrc_applies, split_classes
 
 # classes, base of the labels, then per fold: training classes, first and last validated label.
 # As published for CUB, Cars (whose labels count from 1) and SOP.
@@ -66,8 +66,28 @@ def test_ccp_cuts_in_shop_as_its_code_does_and_starts_with_the_last_quarter() ->
     assert split.folds[0].val[-1] == 3996
 
 
+# classes of the data set, of its training part; then what validates under halves and thirds.
+OF_ONE_MODEL = [
+    *(("cub", 200, 100, (50, 99), (66, 99)), ("cars", 196, 98, (49, 97), (65, 97))),
+    ("sop", 22634, 11318, (5659, 11317), (7545, 11317)),
+    ("inshop", 7982, 3997, (1998, 3996), (2664, 3996)),
+]
+
+
+@pytest.mark.parametrize(("name", "num_classes", "trainval", "half", "third"), OF_ONE_MODEL)
+def test_one_model_is_validated_on_the_last_half_or_third_of_its_classes(
+    name: str, num_classes: int, trainval: int, half: tuple[int, int], third: tuple[int, int]
+) -> None:
+    for scheme, (first, last) in {"halves": half, "thirds": third}.items():
+        (fold,) = split_classes(num_classes, scheme, range(trainval)).folds
+        assert fold.train == tuple(range(first))
+        assert fold.val == tuple(range(first, last + 1))
+    (fold,) = split_classes(num_classes, "none", range(trainval)).folds
+    assert fold.train == tuple(range(trainval)) and fold.val == ()
+
+
 def test_cub_partitions_are_the_same_under_every_scheme() -> None:
-    partitions = {frozenset(f.val for f in split_classes(200, s).folds) for s in FOLD_SCHEMES}
+    partitions = {frozenset(f.val for f in split_classes(200, s).folds) for s in FOUR_FOLDS}
     assert len(partitions) == 1
 
 
@@ -109,6 +129,6 @@ def test_an_undivided_split_trains_on_every_trainval_class_and_no_other() -> Non
 
 
 def test_the_digest_tells_splits_apart() -> None:
-    digests = {split_classes(n, s).digest for n in (196, 198) for s in FOLD_SCHEMES}
+    digests = {split_classes(n, s).digest for n in (196, 198) for s in FOUR_FOLDS}
     assert len(digests) == 6
     assert split_classes(196, "ccp").digest == split_classes(196, "ccp").digest
