@@ -279,7 +279,7 @@ METHODS = (
             neg_margin=(0.84465, 0.93376, 1.0832),
             regularizer_weight=(0.13826, 0.0, 0.0),
         ),
-        # With CUB's margins a network from scratch stays where it starts.
+        # With CUB's margins `convnet`, from scratch, stays where it starts.
         ours={
             "glyphs": Preset(
                 {"pos_margin": 0.0, "neg_margin": 0.3, "regularizer_weight": 0.0},
