@@ -617,7 +617,7 @@ def test_markdown_shows_percent_with_intervals(table: Path) -> None:
 def test_training_stands_beside_what_it_started_from(
     config: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PCA of the untrained features, done again with numpy's own decomposition."""
+    """PCA of the features before training, done again with numpy's own decomposition."""
     where = ["--protocol", config.protocol, "--device", "cpu", "--runs-dir", config.runs_dir]
     command = ["train", "--loss", "proxyanchor", *where, "--folds", "1", "--naive"]
     assert main(command) == 0
@@ -635,5 +635,5 @@ def test_training_stands_beside_what_it_started_from(
     reduced = torch.nn.functional.normalize((unseen - seen.mean(0)) @ directions.T)
     labels = torch.from_numpy(experiment.listing.labels[val])
     expected = plain_scores(reduced, labels)["map_at_r"]
-    printed = re.search(r"before training, PCA to 64: ([0-9.]+)", said)
+    printed = re.search(r"before training, PCA to 128: ([0-9.]+)", said)
     assert printed is not None and float(printed[1]) == pytest.approx(expected, abs=2e-4)
