@@ -1,9 +1,9 @@
 """Fair comparison of deep metric learning losses, in the manner of the reality check.
 
-`search`, `evaluate`, `train`, `sweep` and `compare` do what the commands `harness search`, `eval`,
-`train`, `sweep` and `compare` do, and return what those print. All but the last take by name any
-setting of `harness.config.RunConfig`. Workers are processes of their own: a script calls these
-functions below `if __name__ == "__main__":`.
+`search`, `evaluate`, `train`, `sweep`, `compare` and `verdict` do what the commands of these names
+(`eval`) do, and return what those print. All but the last two take by name any setting of
+`harness.config.RunConfig`. Workers are processes of their own: a script calls these functions below
+`if __name__ == "__main__":`.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set or a protocol of yours.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["compare", "evaluate", "search", "sweep", "train"]
+__all__ = ["compare", "evaluate", "search", "sweep", "train", "verdict"]
 
 
 @overload
@@ -182,6 +182,35 @@ def compare(
     names = [dataset] if isinstance(dataset, str) else dataset
     tables = [find_table(Path(results_dir), protocol, name, trunk) for name in names]
     return compare(tables, methods, metric, [], _full_name)[0]
+
+
+def verdict(
+    method: str | None = None,
+    *,
+    dataset: str | None = None,
+    protocol: str | None = None,
+    trunk: str | None = None,
+    results_dir: str = "results",
+    against: str | None = None,
+) -> str:
+    """Say in plain words, as Markdown, what the tables show, from their records alone.
+
+    Args:
+        method: where it stands among all rows, as a loss of yours; None asks what the papers claim.
+        dataset, protocol, trunk: of the tables that count; None for all.
+        against: results to add, or "none"; None takes those that came with the package.
+
+    >>> print(harness.verdict("proxyanchor", dataset="glyphs"))
+    """
+    from pathlib import Path
+
+    from harness.results.layout import fits
+    from harness.results.verdict_text import write_verdict
+
+    def wanted(table: Path) -> bool:
+        return fits(table, protocol, dataset, trunk)
+
+    return write_verdict(method, Path(results_dir), against, wanted, problems=[])
 
 
 def _full_name(method: str) -> str:

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_records import put_scores
 
 import harness
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("harness", "losses", "protocols", "results/published")
+SOURCES = ("harness", "losses", "protocols", "results")
+SEARCHED = "ms"  # in a table of results
 FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -37,6 +39,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     for name in FILES:
         shutil.copy(ROOT / name, source / name)
+    put_scores(source / "results", SEARCHED, [0.3 + 0.01 * run for run in range(10)])
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     offline = ("--no-deps", "--no-index")
     run(*pip, "wheel", *offline, "--no-build-isolation", "-w", work, source, cwd=work)
@@ -61,6 +64,17 @@ def test_the_papers_numbers_are_there_without_a_checkout(installed: Path, tmp_pa
 def test_the_weights_of_the_embedded_trunk_come_with_the_package(installed: Path) -> None:
     carried = installed / "harness" / "trunks" / "glyphnet.pt"
     assert carried.read_bytes() == (ROOT / "harness" / "trunks" / "glyphnet.pt").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_loss_can_be_held_against_those_that_were_searched(
+    installed: Path, tmp_path: Path
+) -> None:
+    """The records of all tables come with the package."""
+    put_scores(tmp_path / "results", "my_loss@12345678", [0.4 + 0.01 * run for run in range(10)])
+    verdict = ("-m", "harness", "verdict", "my_loss")
+    text = run(sys.executable, *verdict, cwd=tmp_path, path=installed)
+    assert "Rank 1 of 2" in text and f"Better than {SEARCHED};" in text
 
 
 @pytest.mark.slow

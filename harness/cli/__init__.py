@@ -22,6 +22,7 @@ from harness.cli.submit import submit
 from harness.cli.sweep import sweep
 from harness.cli.tables import tables
 from harness.cli.train import train
+from harness.cli.verdict import verdict
 from harness.errors import HarnessError
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
@@ -39,6 +40,7 @@ app.command("eval")(evaluate)
 app.command()(sweep)
 app.command()(leaderboard)
 app.command()(compare)
+app.command()(verdict)
 app.command()(tables)
 app.command()(merge)
 app.command()(show)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from enum import Enum
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
 
 from harness.errors import HarnessError, unknown
 from harness.metrics.names import title_of
-from harness.results.layout import dataset_label, find_tables, table_name
+from harness.results.layout import find_tables, fits, label_of_dataset, table_name
 from harness.results.records import TestRecord
 from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import (
@@ -25,6 +26,16 @@ from harness.results.stats import (
     holm,
     paired,
 )
+
+
+class Lead(Enum):
+    """How sure it is that who is ahead would stay so."""
+
+    UNPAIRED = "no reproduction is shared"
+    TOO_FEW = "over too few reproductions to say"
+    NOT_SHOWN = "other seeds might reverse it"
+    NOT_OVER_CLASSES = "other seeds would hardly reverse it, other test classes might"
+    SHOWN = "neither other seeds nor other test classes would reverse it"
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,18 @@ class Comparison:
     classes: tuple[float, float] | None
     tests: int = 1
 
+    @property
+    def lead(self) -> Lead:
+        if self.concatenated.n == 0:
+            return Lead.UNPAIRED
+        if self.concatenated.t_test is None:
+            return Lead.TOO_FEW
+        if self.concatenated.t_test >= LEVEL:
+            return Lead.NOT_SHOWN
+        if self.classes is not None and not self.classes[0] > 0:
+            return Lead.NOT_OVER_CLASSES
+        return Lead.SHOWN
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -61,17 +84,9 @@ class Ranks:
 
 def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) -> Path:
     """The folder of the one table that fits, or an error that says which there are."""
-    name, _, path = dataset.partition(":")
-    label = dataset_label(name, Path(path) if path else None)
+    label = label_of_dataset(dataset)
     known = find_tables(results)
-    # Without a trunk, the name of a table begins with that of its data set.
-    wanted = table_name(label, trunk or "")
-    found = [
-        table
-        for table in known
-        if table.parent.name == protocol
-        and (table.name == wanted if trunk else table.name.startswith(wanted))
-    ]
+    found = [table for table in known if fits(table, protocol, dataset, trunk)]
     if len(found) == 1:
         return found[0]
     listed = "".join(f"\n  {table.parent.name}: {table.name}" for table in found or known)
@@ -79,7 +94,7 @@ def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) ->
         raise HarnessError(
             f"several trunks on {dataset} under {protocol}; name one: --trunk{listed}"
         )
-    missing = wanted if trunk else f"{label}, whatever the trunk,"
+    missing = table_name(label, trunk) if trunk else f"{label}, whatever the trunk,"
     raise HarnessError(
         f"no results for {missing} under protocol {protocol} in {results}"
         + (f"; there are{listed}" if known else ": `harness eval` writes them")
@@ -121,7 +136,12 @@ def compare(
 
 def compare_rows(tables: Sequence[Sequence[Row]], metric: str) -> list[Comparison]:
     """Every pair of rows of every table; p-values corrected for all of them together."""
-    pairs = [_in_order(*pair, metric) for rows in tables for pair in combinations(rows, 2)]
+    return compare_pairs([pair for rows in tables for pair in combinations(rows, 2)], metric)
+
+
+def compare_pairs(rows: Sequence[tuple[Row, Row]], metric: str) -> list[Comparison]:
+    """Two rows of one table each; p-values corrected for all of them together."""
+    pairs = [_in_order(*pair, metric) for pair in rows]
     found = [_compare_two(pair, metric) for pair in pairs]
     return _corrected(_with_intervals(found, [_class_differences(p, metric) for p in pairs]))
 
@@ -151,12 +171,22 @@ class _Pair:
 
 
 def _in_order(one: Row, other: Row, metric: str) -> _Pair:
-    by_run = [{run_of(record): record for record in row} for row in (one, other)]
-    shared = sorted(by_run[0].keys() & by_run[1].keys())
-    runs = [(by_run[0][run], by_run[1][run]) for run in shared]
+    runs = _shared_runs(one, other)
     if sum(_score(a, metric) - _score(b, metric) for a, b in runs) < 0:
         return _Pair(other, one, [(b, a) for a, b in runs])
     return _Pair(one, other, runs)
+
+
+def _shared_runs(one: Row, other: Row) -> list[tuple[TestRecord, TestRecord]]:
+    if _draws_nothing(one) or _draws_nothing(other):
+        return list(product(one, other))
+    by_run = [{run_of(record): record for record in row} for row in (one, other)]
+    return [(by_run[0][run], by_run[1][run]) for run in sorted(by_run[0].keys() & by_run[1].keys())]
+
+
+def _draws_nothing(row: Row) -> bool:
+    """Of a naive row that any seed would give, as PCA of pretrained features: no run is its own."""
+    return row[0].kind == "naive" and [record.repetition for record in row] == [0]
 
 
 def _compare_two(pair: _Pair, metric: str) -> Comparison:
@@ -233,7 +263,7 @@ def _corrected(found: Sequence[Comparison]) -> list[Comparison]:
 def in_words(comparison: Comparison) -> str:
     """One comparison as a sentence that claims no more than was shown."""
     c, n, p_value = comparison, comparison.concatenated.n, comparison.concatenated.t_test
-    if n == 0:
+    if c.lead is Lead.UNPAIRED:
         return f"{c.ahead} and {c.behind} share no reproduction on {c.dataset}: nothing is paired."
     runs = f"{n} reproductions" if n > 1 else "1 reproduction"
     lead = f"by {100 * c.concatenated.mean:.2f} points of {title_of(c.metric)} on {c.dataset}"
@@ -249,12 +279,12 @@ def in_words(comparison: Comparison) -> str:
         low, high = (100 * end for end in c.classes)
         over_classes = f"95 % interval over test classes {low:.2f} to {high:.2f}"
     facts = f"({over_classes}; {over_runs})"
-    if p_value >= LEVEL:
+    if c.lead is Lead.NOT_SHOWN:
         return (
             f"No difference between {c.ahead} and {c.behind} is shown: {c.ahead} is ahead {lead} "
             f"{facts}."
         )
-    if c.classes is not None and not c.classes[0] > 0:
+    if c.lead is Lead.NOT_OVER_CLASSES:
         return (
             f"{c.ahead} is ahead of {c.behind} {lead}; other seeds would hardly change that, other "
             f"test classes might {facts}."

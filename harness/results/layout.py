@@ -18,8 +18,12 @@ CSV, MARKDOWN, LATEX = "leaderboard.csv", "leaderboard.md", "leaderboard.tex"
 COLUMNS = "leaderboard_columns.md"
 BESIDE_PUBLISHED = "published.csv"
 
-# The papers' numbers, beside the tables.
+# The papers' numbers, beside the tables; what the verdict on all tables is written to.
 PUBLISHED = "published"
+VERDICT = "VERDICT.md"
+
+# All results, as part of the package.
+STORED = "stored"
 
 # Of a sweep: what it varies, and its table.
 SWEEPS = "sweeps"
@@ -46,6 +50,12 @@ def dataset_label(name: str, path: Path | None) -> str:
     return f"{name}_{path.name}" if path else name
 
 
+def label_of_dataset(spec: str) -> str:
+    """The same of what `--dataset` takes: a name, or folder:PATH."""
+    name, _, path = spec.partition(":")
+    return dataset_label(name, Path(path) if path else None)
+
+
 def table_name(dataset: str, trunk: str) -> str:
     """Folder of a table within that of its protocol; some file systems take no colon."""
     return f"{dataset}-{trunk}".replace(":", "_")
@@ -59,6 +69,17 @@ def table_path(protocol: str, dataset: str, trunk: str) -> Path:
 def find_tables(results: Path) -> list[Path]:
     """Every folder of results that has records, in the order of the names."""
     return sorted(path.parent for path in results.glob(f"*/*/{RECORDS}"))
+
+
+def fits(table: Path, protocol: str | None, dataset: str | None, trunk: str | None) -> bool:
+    """Whether a table is one of those that are meant, by what flags take; None stands for any."""
+    label = label_of_dataset(dataset) if dataset else ""
+    if label and trunk:
+        named = table.name == table_name(label, trunk)
+    else:
+        begin, end = label and table_name(label, ""), trunk and table_name("", trunk)
+        named = table.name.startswith(begin) and table.name.endswith(end or "")
+    return named and protocol in (None, table.parent.name)
 
 
 def find_records(table: Path) -> list[Path]:

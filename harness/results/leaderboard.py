@@ -40,7 +40,16 @@ def build(folder: Path) -> Leaderboard:
     """The table of one results folder, from its records alone."""
     problems: list[str] = []
     rows = read_rows(folder, problems)
-    openings = _openings(folder, problems)
+    return Leaderboard(folder, frame_of(rows, _openings(folder, problems)), problems)
+
+
+def frame_of(rows: Sequence[Row], openings: Counter[str] | None = None) -> pd.DataFrame:
+    """The columns of a table, best row first.
+
+    Args:
+        openings: method -> how often it was tested; not known of rows from several places.
+    """
+    openings = Counter() if openings is None else openings
     verdicts = _verdicts([row for row in rows if row[0].kind == "reproduction"])
     metrics = in_order(m for row in rows for r in row for m in r.scores["concatenated"])
     frame = pd.DataFrame(
@@ -50,7 +59,7 @@ def build(folder: Path) -> Leaderboard:
         ],
         columns=list(columns_of(metrics)),
     )
-    return Leaderboard(folder, _ranked(frame), problems)
+    return _ranked(frame)
 
 
 def write(board: Leaderboard) -> list[Path]:

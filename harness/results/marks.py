@@ -22,12 +22,14 @@ class Mark:
         latex: the symbol as LaTeX writes it.
         applies: which rows of a table have it.
         explain: the note below the table, from those rows.
+        brief: the reason to doubt a row, in few words; empty if the mark is none.
     """
 
     symbol: str
     latex: str
     applies: Callable[[pd.DataFrame], pd.Series]
     explain: Callable[[pd.DataFrame], str]
+    brief: str = ""
 
 
 def _bounds(rows: pd.DataFrame) -> str:
@@ -50,6 +52,7 @@ MARKS = (
         r"$\dagger$",
         lambda frame: frame["incomplete"],
         lambda rows: "fewer trials or reproductions than the protocol asks for.",
+        "fewer trials or reproductions",
     ),
     Mark(
         "‡",
@@ -59,6 +62,7 @@ MARKS = (
             f"more than {100 * MOST_AT_LIMIT:.0f} % of the models ended at the step limit: they "
             "may not have converged."
         ),
+        "cut at the step limit",
     ),
     Mark(
         "§",
@@ -67,6 +71,7 @@ MARKS = (
         lambda rows: (
             "the protocol's patience ended most models before CCP could change its proxies once."
         ),
+        "no time to change its proxies",
     ),
     Mark(
         "↑",
@@ -76,8 +81,15 @@ MARKS = (
             "the search was still rising: in the last fifth of its trials, by more than one "
             "standard error of the differences on the same folds."
         ),
+        "search still rising",
     ),
-    Mark("⊣", r"$\dashv$", lambda frame: frame["on_bound"] != "{}", _bounds),
+    Mark(
+        "⊣",
+        r"$\dashv$",
+        lambda frame: frame["on_bound"] != "{}",
+        _bounds,
+        "best values on the ends of their ranges",
+    ),
 )
 
 
@@ -88,6 +100,11 @@ def marked_names(frame: pd.DataFrame) -> list[str]:
         " ".join([method, *(mark.symbol for mark, rows in zip(MARKS, of_row, strict=True) if rows)])
         for method, *of_row in zip(frame["method"], *applies, strict=True)
     ]
+
+
+def doubts(row: pd.DataFrame) -> list[str]:
+    """Why one row of a table may show less than its method can do, or more."""
+    return [mark.brief for mark in MARKS if mark.brief and bool(mark.applies(row).iloc[0])]
 
 
 def explanations(frame: pd.DataFrame) -> list[str]:

@@ -17,7 +17,8 @@ from harness.results.layout import PUBLISHED
 from harness.results.rows import Row, label_of, read_rows
 from harness.results.stats import mean_and_interval
 
-VARIANTS, METHODS, SCORES = "protocol_variants.csv", "methods.csv", "reality_check_tables.csv"
+VARIANTS, METHODS = "protocol_variants.csv", "methods.csv"
+SCORES, CLASSIC = "reality_check_tables.csv", "classic_retrieval_tables.csv"
 
 PAPERS = {
     "mlrc": "A Metric Learning Reality Check (ECCV 2020)",

@@ -86,6 +86,7 @@ class SearchFacts(TypedDict, total=False):
         dimensions: how many parameters were searched.
         on_bound: parameter -> the end of its range that the selected value lies on.
         space: which of the method's spaces; empty for its own.
+        base: the method that the searched one adds something to; empty without any.
         select: how a trial was selected: by its mean over folds, or by "mean-se".
         trial_params: parameter -> its value in every trial, by index, to 5 digits.
         trial_seconds: of training and validation in every trial; None if it failed.
@@ -105,35 +106,13 @@ class SearchFacts(TypedDict, total=False):
     on_bound: dict[str, str]
     sampler: str
     space: str
+    base: str
     select: str
     asked: Asked
     trial_params: dict[str, list[Plain]]
     trial_seconds: list[NotNegative | None]
     importance: dict[str, NotNegative]
     ranges: dict[str, dict[str, Plain | list[Plain]]]
-
-
-class Compute(TypedDict, total=False):
-    """What a score depends on beside code and settings: how numbers were computed.
-
-    Attributes:
-        precision: of trunk and head, as the protocol names it.
-        tf32: which operations may use it, on cards that have it: convolutions, products.
-        gpu, capability, cuda, hip, cudnn, driver: of the card; nothing on a CPU.
-        deterministic: whether every kernel adds up in a fixed order, so that bits repeat.
-        unordered: those that torch does not promise it of.
-    """
-
-    precision: str
-    tf32: list[str]
-    gpu: str
-    capability: str
-    cuda: str
-    hip: str
-    cudnn: str
-    driver: str
-    deterministic: bool
-    unordered: list[str]
 
 
 class History(TypedDict):
@@ -174,7 +153,6 @@ class FoldFacts(TypedDict):
     history: NotRequired[History]
     adjusted: NotRequired[dict[str, Adjusted]]
     drops: NotRequired[list[Count]]
-    compute: NotRequired[Compute]
     provenance: NotRequired[Provenance]
 
 
@@ -243,9 +221,8 @@ class FoldRecord(Fit, Record):
     repetition: Count
     device: str
     provenance: Provenance
-    # These came later: older records do without them.
+    # This came later: older records do without it.
     adjusted: dict[str, Adjusted] = field(default_factory=dict)
-    compute: Compute = field(default_factory=lambda: Compute())
 
     def facts(self, scored: bool) -> FoldFacts:
         """What a test record says of this model.

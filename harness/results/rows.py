@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,38 @@ AnyRecord = TestRecord | MetricsRecord
 Row = list[TestRecord]
 
 
-def read_rows(table: Path, problems: list[str]) -> list[Row]:
-    """The records of each row: a method's at the parameters that did best in validation."""
+def read_rows(table: Path, problems: list[str], more: Path | None = None) -> list[Row]:
+    """The records of each row: a method's at the parameters that did best in validation.
+
+    Args:
+        more: another folder of the same table, for rows from there, too.
+    """
     by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
-    for record in read_tests(table, problems):
+    for record in read_tests(table, problems, more):
         params = json.dumps(record.params, sort_keys=True)
         by_label[label_of([record])][params].append(record)
     return [max(by_params.values(), key=_selection) for by_params in by_label.values()]
 
 
-def read_tests(table: Path, problems: list[str]) -> list[TestRecord]:
-    """Every test that can stand in one table, once, with the metrics that were asked for later."""
+def read_tests(table: Path, problems: list[str], more: Path | None = None) -> list[TestRecord]:
+    """Every test that can stand in one table, once, with the metrics that were asked for later.
+
+    Args:
+        more: another folder of the same table: what both have is taken from the first, and the
+            first says which version of data and protocol it is.
+    """
     records = read_records(table, problems)
-    found = {path: r for path, r in records.items() if isinstance(r, TestRecord)}
+    reference = _tests_in(records)
+    if more is not None:
+        known = {key_of(record) for record in reference.values()}
+        added = read_records(more, problems)
+        twins = [path for path, r in _tests_in(added).items() if key_of(r) in known]
+        records |= {path: record for path, record in added.items() if path not in twins}
+    found = _tests_in(records)
     if not found:
         return []
-    newest = newest_of(found.values())
-    more = _metrics_by_run(r for r in records.values() if isinstance(r, MetricsRecord))
+    newest = newest_of((reference or found).values())
+    on_demand = _metrics_by_run(r for r in records.values() if isinstance(r, MetricsRecord))
     first: dict[str, Path] = {}
     tests = []
     for path, record in found.items():
@@ -45,8 +60,12 @@ def read_tests(table: Path, problems: list[str]) -> list[TestRecord]:
         if twin != path:
             problems.append(f"{path}: the same run as {twin}, left out")
             continue
-        tests.append(_with_metrics(record, more.get(run, {})))
+        tests.append(_with_metrics(record, on_demand.get(run, {})))
     return tests
+
+
+def _tests_in(records: Mapping[Path, AnyRecord]) -> dict[Path, TestRecord]:
+    return {path: record for path, record in records.items() if isinstance(record, TestRecord)}
 
 
 def read_records(table: Path, problems: list[str]) -> dict[Path, AnyRecord]:

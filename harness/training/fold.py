@@ -23,12 +23,9 @@ from harness.results.layout import (
     WEIGHTS,
 )
 from harness.results.provenance import provenance
-from harness.results.records import Compute, FoldRecord
-from harness.system.cards import describe
+from harness.results.records import FoldRecord
 from harness.system.device import choose_device, cpu_threads, device_name, is_out_of_memory
 from harness.system.files import is_disk_trouble, make_folder, replacing, sweep, write_text
-from harness.system.precision import training_precision
-from harness.system.repeating import repeating
 from harness.training.trainer import Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
 from losses.method import adjusted_by
@@ -85,12 +82,7 @@ def _train(
     unit: Unit, report: FoldReport, keep_weights: bool, build_trainer: BuildTrainer
 ) -> FoldRecord:
     device = choose_device(unit.experiment.config.device)
-    protocol = unit.experiment.protocol
-    with (
-        cpu_threads(protocol.threads),
-        training_precision("fp32", device) as tf32,
-        repeating(device) as unordered,
-    ):
+    with cpu_threads(unit.experiment.protocol.threads):
         trainer = build_trainer(unit, device)
         fit = trainer.fit(
             checkpoint=unit.folder / CHECKPOINT,
@@ -108,13 +100,6 @@ def _train(
         device=device_name(device),
         provenance=provenance(),
         adjusted=adjusted_by(trainer.loss),
-        compute=Compute(
-            precision="fp32",
-            tf32=tf32,
-            deterministic=not unordered,
-            unordered=sorted(unordered),
-            **describe(device),  # type: ignore[typeddict-item]
-        ),
         **asdict(fit),
     )
     record.write(unit.folder / FOLD_RECORD)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import harness
 from harness import registry
 from harness.cli import main
 from harness.experiment import Experiment
@@ -21,6 +22,7 @@ from harness.results.layout import (
     LEDGER,
     MARKDOWN,
     RECORDS,
+    VERDICT,
     find_records,
     find_tables,
 )
@@ -55,6 +57,13 @@ def test_the_command_makes_the_committed_files_from_the_records(
     assert capsys.readouterr().err == ""  # no record was left out
     for name in (CSV, MARKDOWN, LATEX, COLUMNS):
         assert (copy / name).read_bytes() == (table / name).read_bytes(), name
+
+
+def test_the_verdict_is_what_the_records_say() -> None:
+    again = "harness verdict --results-dir results --against none --output results/VERDICT.md"
+    text = harness.verdict(results_dir=str(RESULTS), against="none") if TABLES else None
+    file = RESULTS / VERDICT
+    assert (file.read_text() if file.exists() else None) == text, f"write it again: {again}"
 
 
 @every_table

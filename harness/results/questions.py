@@ -1,0 +1,78 @@
+"""What the tables are asked: the claims of the papers, as data that needs no torch.
+
+A method declares its base; of the papers' methods it stands here again, as a test holds, since a
+question about a row that is missing must be known, too. Of all others the records state it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class System:
+    """What one paper proposes.
+
+    Attributes:
+        question: what a reader wants to know of it.
+        rivals: each of its methods -> what it must beat, its base first.
+    """
+
+    name: str
+    question: str
+    rivals: Mapping[str, tuple[str, ...]]
+
+
+SYSTEMS = (
+    System("ProxyNCA++", "Does ProxyNCA++ beat ProxyNCA?", {"proxynca++": ("proxynca",)}),
+    System(
+        "ProxyGML",
+        "Does ProxyGML beat SoftTriple and ProxyNCA?",
+        {"proxygml": ("softtriple", "proxynca")},
+    ),
+    System(
+        "HPL",
+        "Does each HPL beat its base?",
+        {"hpl-nca": ("proxynca",), "hpl-pa": ("proxyanchor",)},
+    ),
+    System(
+        "CCP",
+        "Does each CCP beat its base, and its base with a memory (XBM)?",
+        {
+            "ccp-c1": ("c1", "c1-xbm"),
+            "ccp-c2": ("c2", "c2-xbm"),
+            "ccp-ms": ("ms-ball",),
+            "ccp-triplet": ("triplet-ball",),
+        },
+    ),
+    System(
+        "DRML",
+        "Does each DRML beat its base, and its base on DRML's head?",
+        {
+            "drml-triplet": ("triplet-semihard", "relation-triplet"),
+            "drml-pa": ("proxyanchor", "relation-pa"),
+            "drml-cosface": ("cosface", "relation-cosface"),
+            "drml-margin": ("margin-dw", "relation-margin"),
+        },
+    ),
+)
+
+PROPOSED = tuple(method for system in SYSTEMS for method in system.rivals)
+
+# What was there before those papers: the losses of the reality check, and Proxy Anchor.
+OLD = (
+    *("contrastive", "triplet", "ntxent", "proxynca", "margin", "margin-class", "nsoftmax"),
+    *("cosface", "arcface", "fastap", "snr", "ms", "ms-miner", "softtriple", "proxyanchor"),
+)
+
+# PCA of what a trained head starts from: features of a network, trained elsewhere or not at all.
+STARTS = ("pretrained", "untrained")
+
+# Bases that the papers print under the name of a loss that differs from them in a detail.
+PRINTED_AS = {
+    "ms-ball": "ms",
+    "triplet-ball": "triplet",
+    "triplet-semihard": "triplet",
+    "margin-dw": "margin",
+}

@@ -1,0 +1,363 @@
+"""Which claims hold? Every question that the tables can answer, each with its test."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import HarnessError, unknown
+from harness.results.compare import Comparison, Lead, compare_pairs
+from harness.results.layout import STORED, find_tables
+from harness.results.leaderboard import frame_of
+from harness.results.marks import doubts
+from harness.results.questions import OLD, PROPOSED, STARTS, SYSTEMS, System
+from harness.results.rows import Row, label_of, newest_of, read_rows
+from harness.results.stats import average_ranks, critical_difference, mean_and_interval
+
+METRIC = "map_at_r"
+
+VERSION = "@"  # behind the name of a user's own loss, before the hash of its file
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows that may be ranked together.
+
+    Attributes:
+        rows: those of trained fold models and the naive ones, by name.
+        frame: the leaderboard of them, by name.
+    """
+
+    protocol: str
+    dataset: str
+    trunk: str
+    rows: Mapping[str, Row]
+    frame: pd.DataFrame
+
+    @property
+    def trained(self) -> list[str]:
+        """Best first."""
+        return [name for name in self.frame.index if self.rows[name][0].kind != "naive"]
+
+    def score(self, method: str, metric: str = METRIC) -> float:
+        return self.interval(method, metric)[0]
+
+    def interval(self, method: str, metric: str = METRIC) -> tuple[float, float]:
+        """Mean score, and half the width of its 95 % interval."""
+        scores = [record.scores["concatenated"][metric] for record in self.rows[method]]
+        return mean_and_interval(scores)
+
+    def doubts(self, method: str) -> list[str]:
+        return doubts(self.frame.loc[[method]].reset_index())
+
+
+def find_stored(results: Path, against: str | None) -> Path | None:
+    """Results to compare with, beside one's own.
+
+    Args:
+        against: their folder, or `none`; None takes those that came with the package.
+    """
+    if against == "none":
+        return None
+    if against is not None and not Path(against).is_dir():
+        raise HarnessError(f"no folder at {against}; --against takes one with results, or none")
+    folder = Path(against) if against else Path(__file__).parent / STORED
+    same = results.is_dir() and folder.is_dir() and folder.samefile(results)
+    return None if same else folder
+
+
+def read_tables(
+    results: Path, stored: Path | None, problems: list[str], keep: Callable[[Path], bool]
+) -> list[Table]:
+    """Every table that there is, with the rows of both places.
+
+    Args:
+        stored: other results, as those that came with the package.
+        keep: whether a table is wanted, by its folder.
+    """
+    places = {
+        path.relative_to(root): None
+        for root in (results, stored)
+        if root is not None
+        for path in find_tables(root)
+        if keep(path)
+    }
+    tables = []
+    for place in sorted(places):
+        more = None if stored is None else stored / place
+        rows = [
+            row for row in read_rows(results / place, problems, more) if row[0].kind != "single"
+        ]
+        if rows:
+            identity = rows[0][0].identity
+            tables.append(
+                Table(
+                    protocol=str(identity["protocol"]["name"]),
+                    dataset=identity["dataset"],
+                    trunk=identity["trunk"],
+                    rows={label_of(row): row for row in rows},
+                    frame=frame_of(rows).set_index("method"),
+                )
+            )
+    if not tables:
+        raise HarnessError(
+            f"no records in {results}{f' or {stored}' if stored else ''} of what was asked for\n"
+            "  `harness eval` writes them; --results-dir says where they are"
+        )
+    return tables
+
+
+def grouped(tables: Iterable[Table]) -> list[list[Table]]:
+    """Tables that differ in their data set alone: questions are asked of them together."""
+    groups: dict[tuple[str, str], list[Table]] = defaultdict(list)
+    for table in tables:
+        groups[table.protocol, table.trunk].append(table)
+    return list(groups.values())
+
+
+class Outcome(Enum):
+    """What a table answers."""
+
+    YES = "yes"
+    WORSE = "no, it is worse"
+    PERHAPS = "perhaps: it is ahead, but other test classes might reverse that"
+    HARDLY = "no: it is behind, though other test classes might reverse that"
+    NOT_SHOWN = "not shown"
+    UNTESTED = "too few shared reproductions to say"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether one method is better than another on one table."""
+
+    table: Table
+    method: str
+    rival: str
+    comparison: Comparison
+
+    @property
+    def outcome(self) -> Outcome:
+        ahead = self.comparison.ahead == self.method
+        return {
+            Lead.SHOWN: Outcome.YES if ahead else Outcome.WORSE,
+            Lead.NOT_OVER_CLASSES: Outcome.PERHAPS if ahead else Outcome.HARDLY,
+            Lead.NOT_SHOWN: Outcome.NOT_SHOWN,
+        }.get(self.comparison.lead, Outcome.UNTESTED)
+
+    @property
+    def difference(self) -> float:
+        """The method's score less its rival's, mean over the runs that both have."""
+        mean = self.comparison.concatenated.mean
+        return mean if self.comparison.ahead == self.method else -mean
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A question and its answers.
+
+    Attributes:
+        missing: rows that an answer lacks, by table.
+    """
+
+    question: str
+    answers: list[Answer]
+    missing: list[tuple[Table, str]]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Methods that all tables have, best first.
+
+    Attributes:
+        critical: average ranks that are closer are not told apart; None of two tables or fewer.
+    """
+
+    methods: list[str]
+    ranks: list[float]
+    critical: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All that one group of tables says.
+
+    Attributes:
+        systems: what each paper claims.
+        against_old: the papers' methods against the best of the older ones.
+        against_start: the best row against PCA of what its training starts from.
+        tests: how many comparisons the p-values are corrected for.
+    """
+
+    tables: list[Table]
+    systems: list[Claim]
+    against_old: Claim
+    against_start: Claim
+    ranks: Ranks | None
+    tests: int
+
+
+def judge(tables: Sequence[Table]) -> Verdict:
+    """Ask all questions of tables that differ in their data set alone."""
+    asked = [(system.question, _against_rivals(system, tables)) for system in SYSTEMS]
+    if others := _against_bases(tables):
+        asked.append(("Does every other method beat what it adds something to?", others))
+    asked.append(("Is any of the five better than the best of the old ones?", _against_old(tables)))
+    asked.append(("What does PCA of the features already give?", _against_start(tables)))
+    claims = _answered(asked)
+    return Verdict(
+        tables=list(tables),
+        systems=claims[:-2],
+        against_old=claims[-2],
+        against_start=claims[-1],
+        ranks=rank(tables),
+        tests=sum(len(claim.answers) for claim in claims),
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    table: Table
+    method: str
+    rival: str
+
+    @property
+    def missing(self) -> list[str]:
+        return [name for name in (self.method, self.rival) if name not in self.table.rows]
+
+
+def _answered(asked: Sequence[tuple[str, Sequence[_Pair]]]) -> list[Claim]:
+    """P-values are corrected for all questions together."""
+    whole = [pair for _, pairs in asked for pair in pairs if not pair.missing]
+    rows = [(pair.table.rows[pair.method], pair.table.rows[pair.rival]) for pair in whole]
+    compared = iter(compare_pairs(rows, METRIC))
+    return [
+        Claim(
+            question,
+            [Answer(p.table, p.method, p.rival, next(compared)) for p in pairs if not p.missing],
+            list(dict.fromkeys((p.table, name) for p in pairs for name in p.missing)),
+        )
+        for question, pairs in asked
+    ]
+
+
+def _against_rivals(system: System, tables: Sequence[Table]) -> list[_Pair]:
+    return [
+        _Pair(table, method, rival)
+        for table in tables
+        for method, rivals in system.rivals.items()
+        for rival in rivals
+    ]
+
+
+def _against_bases(tables: Sequence[Table]) -> list[_Pair]:
+    """Methods of nobody's paper that add something to another one."""
+    return [
+        _Pair(table, method, base)
+        for table in tables
+        for method in table.trained
+        if method not in PROPOSED and (base := base_of(table, method))
+    ]
+
+
+def base_of(table: Table, method: str) -> str:
+    """What a method adds something to, as its records state it; empty if they do not."""
+    return table.rows[method][0].search.get("base", "")
+
+
+def _against_old(tables: Sequence[Table]) -> list[_Pair]:
+    return [
+        _Pair(table, method, best)
+        for table in tables
+        if (best := best_of(table, OLD)) is not None
+        for method in table.trained
+        if method in PROPOSED
+    ]
+
+
+def _against_start(tables: Sequence[Table]) -> list[_Pair]:
+    return [
+        _Pair(table, table.trained[0], start)
+        for table in tables
+        if table.trained and (start := best_of(table, STARTS)) is not None
+    ]
+
+
+def best_of(table: Table, names: Iterable[str]) -> str | None:
+    """The row with the highest score among some that may be missing."""
+    there = [name for name in names if name in table.rows]
+    return max(there, key=table.score, default=None)
+
+
+def rank(tables: Sequence[Table]) -> Ranks | None:
+    """Average ranks of the methods that all tables have; None of a single table."""
+    if len(tables) < 2:
+        return None
+    shared = [m for m in tables[0].trained if all(m in table.rows for table in tables)]
+    if len(shared) < 2:
+        return None
+    means = average_ranks([[table.score(method) for method in shared] for table in tables])
+    ordered = sorted(zip(means, shared, strict=True))
+    critical = critical_difference(len(shared), len(tables)) if len(tables) > 2 else None
+    return Ranks([name for _, name in ordered], [mean for mean, _ in ordered], critical)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method against every other row of a table.
+
+    Attributes:
+        answers: best rival first.
+        must_beat: rival -> what it is to the method; it may have no row.
+    """
+
+    table: Table
+    method: str
+    answers: list[Answer]
+    must_beat: Mapping[str, str]
+
+
+def stand(tables: Sequence[Table], name: str) -> list[Standing]:
+    """Where a method stands in every table that has it; p-values corrected for all together."""
+    found = [(table, own) for table in tables if (own := _own_row(table, name)) is not None]
+    if not found:
+        known = {row for table in tables for row in table.trained}
+        raise unknown("method", name, known, "these have records; `harness eval` writes them")
+    asked = [
+        ("", [_Pair(table, own, rival) for rival in table.frame.index if rival != own])
+        for table, own in found
+    ]
+    return [
+        Standing(
+            table,
+            own,
+            claim.answers,
+            _must_beat(table, own),
+        )
+        for (table, own), claim in zip(found, _answered(asked), strict=True)
+    ]
+
+
+def _must_beat(table: Table, method: str) -> dict[str, str]:
+    rivals = [rival for system in SYSTEMS for rival in system.rivals.get(method, ())]
+    roles = {rival: f"what it claims to beat, {rival}" for rival in rivals}
+    if base := base_of(table, method):
+        roles[base] = "its base"
+    if best := best_of(table, [old for old in OLD if old != method]):
+        roles[best] = "the best of the old ones"
+    return roles
+
+
+def _own_row(table: Table, name: str) -> str | None:
+    """The row of a name; of one's own loss, that of the newest version of its file."""
+    if name in table.rows:
+        return name
+    versions = [row for row in table.trained if row.startswith(f"{name}{VERSION}")]
+    if not versions:
+        return None
+    newest = newest_of(newest_of(table.rows[version]) for version in versions)
+    return newest.identity["method"]

@@ -1,0 +1,381 @@
+"""The verdict in plain words, as Markdown: no more is claimed than was shown."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from harness.metrics.names import title_of
+from harness.results.compare import in_words, spell_p
+from harness.results.gains import Gain, gains
+from harness.results.published import find_folder
+from harness.results.rendering import markdown_table, percent
+from harness.results.stats import LEVEL, MIN_PAIRS
+from harness.results.verdict import (
+    Answer,
+    Claim,
+    Outcome,
+    Ranks,
+    Standing,
+    Table,
+    Verdict,
+    find_stored,
+    grouped,
+    judge,
+    rank,
+    read_tables,
+    stand,
+)
+
+HOW_TO_READ = (
+    "Differences are points of MAP@R of the concatenated embeddings, on classes that nobody tuned "
+    "on. A method is called better if both tests say so: paired over reproductions that share "
+    f"their seeds (t-test, Holm over all questions below, {100 * LEVEL:.0f} %), and over draws of "
+    f"other test classes (bootstrap, 95 % interval). Below {MIN_PAIRS} shared reproductions "
+    "nothing is claimed. Reasons to doubt a row are those that its table marks."
+)
+
+DIGITS = 10  # of a commit
+
+NOT_YET = "Not answered yet."
+
+
+def write_verdict(
+    method: str | None,
+    results: Path,
+    against: str | None,
+    wanted: Callable[[Path], bool],
+    problems: list[str],
+) -> str:
+    """All that tables say: about the papers' claims, or about one method.
+
+    Args:
+        method: a row, or the name of one's own loss without the hash of its file.
+        against: folder of other results, or `none`; None takes those that came with the package.
+        wanted: whether a table counts, by its folder.
+        problems: gets what is wrong with records, which are then left out.
+    """
+    tables = read_tables(results, find_stored(results, against), problems, wanted)
+    if method is not None:
+        return standings_to_markdown(stand(tables, method))
+    numbers = find_folder(results)
+    verdicts = [judge(group) for group in grouped(tables)]
+    answers = [[a for claim in verdict.systems for a in claim.answers] for verdict in verdicts]
+    left = [gains(some, numbers) for some in answers]
+    return to_markdown(list(zip(verdicts, left, strict=True)))
+
+
+def to_markdown(verdicts: Sequence[tuple[Verdict, Sequence[Gain]]]) -> str:
+    """Everything that was asked of every group of tables.
+
+    Args:
+        verdicts: each with what is left of the papers' gains.
+    """
+    lines = ["# Verdict", "", HOW_TO_READ]
+    for verdict, left in verdicts:
+        lines += ["", *_group(verdict, left)]
+    return "\n".join(lines) + "\n"
+
+
+def _group(verdict: Verdict, left: Sequence[Gain]) -> list[str]:
+    claims = [*verdict.systems, verdict.against_old, verdict.against_start]
+    parts = [
+        [f"## {_title(verdict.tables)}"],
+        _tables(verdict),
+        [
+            *(f"- {claim.question} {_in_short(claim)}" for claim in verdict.systems),
+            f"- {verdict.against_old.question} {_old_in_short(verdict.against_old)}",
+            f"- {verdict.against_start.question} {_start_in_short(verdict.against_start)}",
+        ],
+        *map(_claim, verdict.systems),
+        _against_old(verdict.against_old),
+        _gains(left),
+        _against_start(verdict),
+        _ranks(verdict.ranks, verdict.tables) if verdict.ranks else [],
+        _missing(claims),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
+
+
+def _title(tables: Sequence[Table]) -> str:
+    datasets = _listed([table.dataset for table in tables])
+    return f"{datasets}, {tables[0].trunk}, protocol `{tables[0].protocol}`"
+
+
+def _tables(verdict: Verdict) -> list[str]:
+    counts = _listed(
+        [f"{len(table.trained)} methods on {table.dataset}" for table in verdict.tables]
+    )
+    lines = [f"{counts}; p-values are corrected for {verdict.tests} comparisons."]
+    for table in verdict.tables:
+        if left_out := int(table.frame["missing_images"].max()):
+            lines.append(f"{left_out:,} images of {table.dataset} are missing or broken.")
+        commits = table.frame.groupby("commit").groups
+        if len(commits) > 1:
+            of_each = [
+                f"{str(commit)[:DIGITS] or 'none'}: {', '.join(rows)}"
+                for commit, rows in commits.items()
+            ]
+            lines.append(f"Rows of {table.dataset} by commit of the code: {'; '.join(of_each)}.")
+    return lines
+
+
+def _in_short(claim: Claim) -> str:
+    """The answers without their tests: method, rival, then what each data set says."""
+    pairs: dict[tuple[str, str], dict[Outcome, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for answer in claim.answers:
+        pairs[answer.method, answer.rival][answer.outcome].append(answer.table.dataset)
+    parts = []
+    for (method, rival), outcomes in pairs.items():
+        said = [f"{outcome.value} ({', '.join(names)})" for outcome, names in outcomes.items()]
+        parts.append(f"{method} against {rival}: {'; '.join(said)}.")
+    return " ".join(parts) or NOT_YET
+
+
+def _old_in_short(claim: Claim) -> str:
+    parts = []
+    for table, answers in _by_table(claim).items():
+        better = [answer.method for answer in answers if answer.outcome is Outcome.YES]
+        said = f"yes, {_listed(better)}" if better else "no"
+        parts.append(f"{table.dataset}: {said} (the best old one is {answers[0].rival}).")
+    return " ".join(parts) or NOT_YET
+
+
+def _start_in_short(claim: Claim) -> str:
+    parts = [
+        f"{a.table.dataset}: {percent(a.table.score(a.rival))} of the best row's "
+        f"{percent(a.table.score(a.method))}."
+        for a in claim.answers
+    ]
+    return " ".join(parts) or NOT_YET
+
+
+def _by_table(claim: Claim) -> dict[Table, list[Answer]]:
+    found: dict[Table, list[Answer]] = defaultdict(list)
+    for answer in claim.answers:
+        found[answer.table].append(answer)
+    return found
+
+
+def _claim(claim: Claim) -> list[str]:
+    lines = [f"### {claim.question}", ""]
+    lines += [line for answer in claim.answers for line in _answer(answer)]
+    return [*lines, *_without(claim)]
+
+
+def _without(claim: Claim) -> list[str]:
+    return [
+        f"- Not answered on {table.dataset}: no records of {', '.join(methods)}."
+        for table, methods in _missing_from([claim]).items()
+    ]
+
+
+def _missing_from(claims: Iterable[Claim]) -> dict[Table, list[str]]:
+    found: dict[Table, list[str]] = defaultdict(list)
+    for claim in claims:
+        for table, method in claim.missing:
+            if method not in found[table]:
+                found[table].append(method)
+    return found
+
+
+def _answer(answer: Answer) -> list[str]:
+    return [
+        f"- **{_said(answer)}** {in_words(answer.comparison)}",
+        *_doubts(answer.table, answer.method, answer.rival),
+    ]
+
+
+def _said(answer: Answer) -> str:
+    text = answer.outcome.value
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _doubts(table: Table, *names: str) -> list[str]:
+    """Why these rows may show less than the methods can do, or more."""
+    doubted = [
+        f"{name} ({', '.join(reasons)})" for name in names if (reasons := table.doubts(name))
+    ]
+    return [f"  - Reasons to doubt: {'; '.join(doubted)}."] if doubted else []
+
+
+def _against_old(claim: Claim) -> list[str]:
+    lines = [f"### {claim.question}", ""]
+    if not claim.answers:
+        return [*lines, "Not answered yet: it takes a row of theirs and an older one."]
+    for table, answers in _by_table(claim).items():
+        better = [a.method for a in answers if a.outcome is Outcome.YES]
+        best = answers[0].rival
+        verdict = f"Yes: {_listed(better)}." if better else "No."
+        lines.append(
+            f"- **{table.dataset}: {verdict}** The best of the old ones is {best}, "
+            f"{percent(*table.interval(best))}."
+        )
+        lines += [f"  - {in_words(answer.comparison)}" for answer in answers]
+        lines += _doubts(table, best, *(answer.method for answer in answers))
+    return lines
+
+
+def _gains(left: Sequence[Gain]) -> list[str]:
+    lines = ["### How much of the papers' gains is left?", ""]
+    if not left:
+        return [*lines, "No paper prints a pair that these tables have, on the same data set."]
+    frame = pd.DataFrame(
+        [
+            {
+                "data set": gain.dataset,
+                "method": f"{gain.method} over {gain.rival}",
+                "measured by": title_of(gain.metric),
+                "published": f"{gain.published:+.2f}",
+                "here": f"{gain.ours:+.2f}",
+                "left": f"{100 * gain.ours / gain.published:.0f} %" if gain.published > 0 else "",
+                "source": gain.source,
+            }
+            for gain in left
+        ]
+    )
+    return [
+        *lines,
+        *markdown_table(frame),
+        "",
+        "Points of the paper's own tables and of these. Network, training and protocol are not the "
+        "papers', so this says what is left under equal conditions for all, not who erred.",
+    ]
+
+
+def _against_start(verdict: Verdict) -> list[str]:
+    claim = verdict.against_start
+    lines = [f"### {claim.question}", ""]
+    if not claim.answers:
+        return [*lines, "Not answered yet: `harness eval` measures it beside every table."]
+    for answer in claim.answers:
+        table, start = answer.table, answer.rival
+        below = [name for name in table.trained if table.score(name) <= table.score(start)]
+        lines.append(
+            f"- {table.dataset}: {percent(table.score(start))} without any training ({start}); the "
+            f"best row, {answer.method}, has {percent(*table.interval(answer.method))}. "
+            f"{in_words(answer.comparison)}"
+        )
+        if below:
+            lines.append(f"  - no better than it: {', '.join(below)}.")
+    return lines
+
+
+def _ranks(ranks: Ranks, tables: Sequence[Table]) -> list[str]:
+    names = _listed([table.dataset for table in tables])
+    listed = ", ".join(
+        f"{name} {rank:.1f}" for name, rank in zip(ranks.methods, ranks.ranks, strict=True)
+    )
+    lines = [f"### Average ranks over {names}", "", f"{listed}."]
+    if ranks.critical is None:
+        return [*lines, "Of two tables no critical difference is given."]
+    said = f"Ranks closer than {ranks.critical:.1f} are not told apart (Nemenyi, {LEVEL})."
+    return [*lines, said]
+
+
+def _missing(claims: Iterable[Claim]) -> list[str]:
+    """The commands that would answer what is not answered."""
+    by_table = _missing_from(claims)
+    if not by_table:
+        return []
+    lines = ["### What would answer the rest", "", "```"]
+    for table, methods in by_table.items():
+        dataset = "folder:PATH" if table.dataset.startswith("folder_") else table.dataset
+        where = f"--dataset {dataset} --protocol {table.protocol} --trunk {table.trunk}"
+        lines.append(f"harness search --loss {' '.join(methods)} {where}")
+        lines.append(f"harness eval --loss {' '.join(methods)} {where}")
+    return [*lines, "```"]
+
+
+def standings_to_markdown(standings: Sequence[Standing]) -> str:
+    """One method against every row that was searched before."""
+    ranks = rank([standing.table for standing in standings])
+    lines = [f"# {standings[0].method} against those that were searched", ""]
+    lines += [HOW_TO_READ]
+    for standing in standings:
+        lines += ["", *_standing(standing)]
+    if ranks is not None:
+        lines += ["", *_ranks(ranks, [standing.table for standing in standings])]
+    return "\n".join(lines) + "\n"
+
+
+def _standing(standing: Standing) -> list[str]:
+    table, method = standing.table, standing.method
+    place, count = table.trained.index(method) + 1, len(table.trained)
+    trained = [answer for answer in standing.answers if answer.rival in table.trained]
+    lines = [
+        f"## {_title([table])}",
+        "",
+        f"Rank {place} of {count}, MAP@R {percent(*table.interval(method))} over "
+        f"{len(table.rows[method])} reproductions. {_counts(trained)}",
+        "",
+    ]
+    by_rival = {answer.rival: answer for answer in standing.answers}
+    for rival, role in standing.must_beat.items():
+        if rival in by_rival:
+            answer = by_rival[rival]
+            lines.append(f"- Against {role}: **{_said(answer)}** {in_words(answer.comparison)}")
+            lines += _doubts(table, rival)
+        else:
+            lines.append(f"- Against {role}: not answered, there are no records of {rival}.")
+    lines += [line.strip() for line in _doubts(table, method)]
+    return [*lines, "", *markdown_table(_against_all(standing))]
+
+
+def _counts(answers: Sequence[Answer]) -> str:
+    def with_outcome(*wanted: Outcome) -> str:
+        return _listed([a.rival for a in answers if a.outcome in wanted]) or "none"
+
+    untested = [a for a in answers if a.outcome is Outcome.UNTESTED]
+    if len(untested) == len(answers):
+        return "Nothing is claimed: it shares too few reproductions with the other rows."
+    return (
+        f"Better than {with_outcome(Outcome.YES)}; worse than {with_outcome(Outcome.WORSE)}; "
+        "no order is shown with the others."
+    )
+
+
+def _against_all(standing: Standing) -> pd.DataFrame:
+    table = standing.table
+    return pd.DataFrame(
+        [
+            {
+                "against": answer.rival,
+                "MAP@R": percent(*table.interval(answer.rival)),
+                "difference": _difference(answer),
+                "over classes": _over_classes(answer),
+                "p": _p_value(answer),
+                "n": str(answer.comparison.concatenated.n),
+                "better?": answer.outcome.value,
+            }
+            for answer in standing.answers
+        ]
+    )
+
+
+def _difference(answer: Answer) -> str:
+    paired = answer.comparison.concatenated
+    if not paired.n:
+        return ""
+    interval = f" ± {100 * paired.half_width:.2f}" if paired.n > 1 else ""
+    return f"{100 * answer.difference:+.2f}{interval}"
+
+
+def _over_classes(answer: Answer) -> str:
+    ends = answer.comparison.classes
+    if ends is None:
+        return ""
+    low, high = ends if answer.comparison.ahead == answer.method else (-ends[1], -ends[0])
+    return f"{100 * low:+.2f} to {100 * high:+.2f}"
+
+
+def _p_value(answer: Answer) -> str:
+    p_value = answer.comparison.concatenated.t_test
+    return "" if p_value is None else spell_p(p_value).removeprefix("= ")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,315 @@
+"""The verdict: what tables answer, what they cannot, and where a loss of one's own stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_records import make_record, put, put_scores
+from scipy import stats
+from test_imports import modules_after
+
+from harness import registry
+from harness.cli import main
+from harness.errors import HarnessError
+from harness.results.questions import OLD, SYSTEMS
+from harness.results.stats import critical_difference, holm
+from harness.results.verdict import (
+    Outcome,
+    Table,
+    Verdict,
+    find_stored,
+    judge,
+    read_tables,
+    stand,
+)
+from losses import baselines
+
+ROOT = Path(__file__).parents[2]
+
+RNG = np.random.default_rng(0)
+RUNS = 10
+NOISE = 0.002 * RNG.standard_normal((8, RUNS))
+
+
+def scores_around(mean: float, stream: int = 0) -> list[float]:
+    """Of ten runs; the same stream has the same ups and downs."""
+    return (mean + NOISE[stream]).tolist()
+
+
+def tables_in(results: Path, stored: Path | None = None) -> list[Table]:
+    return read_tables(results, stored, [], lambda table: True)
+
+
+def judged(results: Path) -> Verdict:
+    return judge(tables_in(results))
+
+
+def outcomes(verdict: Verdict, question: str) -> dict[tuple[str, str, str], Outcome]:
+    (claim,) = [claim for claim in verdict.systems if question in claim.question]
+    return {(a.table.dataset, a.method, a.rival): a.outcome for a in claim.answers}
+
+
+def test_the_papers_methods_are_asked_about_their_declared_bases() -> None:
+    for system in SYSTEMS:
+        for name, rivals in system.rivals.items():
+            base = registry.load_method(name).base
+            assert base is None or rivals[0] == base.name
+            for rival in rivals:
+                registry.load_method(rival)
+
+
+def test_the_old_ones_are_the_baselines() -> None:
+    assert set(OLD) == {method.name for method in baselines.METHODS}
+
+
+def test_each_question_has_the_answer_that_its_test_gives(tmp_path: Path) -> None:
+    put_scores(tmp_path, "proxynca", scores_around(0.40, 0))
+    put_scores(tmp_path, "proxynca++", scores_around(0.42, 1))
+    put_scores(tmp_path, "hpl-nca", scores_around(0.38, 2))
+    put_scores(tmp_path, "softtriple", scores_around(0.30, 3)[:3])
+    put_scores(tmp_path, "proxygml", scores_around(0.40, 4))
+    verdict = judged(tmp_path)
+    assert outcomes(verdict, "ProxyNCA++") == {("cub", "proxynca++", "proxynca"): Outcome.YES}
+    assert outcomes(verdict, "HPL") == {("cub", "hpl-nca", "proxynca"): Outcome.WORSE}
+    assert outcomes(verdict, "SoftTriple") == {
+        ("cub", "proxygml", "softtriple"): Outcome.UNTESTED,
+        ("cub", "proxygml", "proxynca"): Outcome.NOT_SHOWN,
+    }
+
+
+def test_p_values_are_corrected_for_all_questions_together(tmp_path: Path) -> None:
+    means = {"proxynca": 0.4, "proxynca++": 0.402, "hpl-nca": 0.401, "proxygml": 0.403}
+    runs = {name: scores_around(mean, i) for i, (name, mean) in enumerate(means.items())}
+    for name, scores in runs.items():
+        put_scores(tmp_path, name, scores)
+    verdict = judged(tmp_path)
+    # Each against proxynca, and once more, since it is also the best of the old ones.
+    rivals = [(name, "proxynca") for name in ("proxynca++", "proxygml", "hpl-nca")] * 2
+    expected = holm([stats.ttest_rel(runs[a], runs[b]).pvalue for a, b in rivals])
+    answers = [a for claim in (*verdict.systems, verdict.against_old) for a in claim.answers]
+    assert verdict.tests == len(answers) == 6
+    found = {(a.method, a.comparison.concatenated.t_test) for a in answers}
+    by_name = {name: p for (name, _), p in zip(rivals, expected, strict=True)}
+    assert {name for name, _ in found} == set(by_name)
+    for name, p_value in found:
+        assert p_value == pytest.approx(by_name[name], rel=1e-9)
+
+
+def test_a_lead_that_other_test_classes_might_reverse_is_no_yes(tmp_path: Path) -> None:
+    for repetition, score in enumerate(scores_around(0.4), start=1):
+        put(tmp_path, make_record("proxynca", repetition, score))
+        lead = {"map_at_r": [0.9, 0.2, 0.2], "p_at_1": [0.5] * 3}  # of one class alone
+        record = make_record("proxynca++", repetition, score + 0.02)
+        put(
+            tmp_path,
+            make_record(
+                "proxynca++",
+                repetition,
+                score + 0.02,
+                per_class={"concatenated": lead, "separated": record.per_class["separated"]},
+            ),
+        )
+    (outcome,) = outcomes(judged(tmp_path), "ProxyNCA++").values()
+    assert outcome is Outcome.PERHAPS
+
+
+def test_the_best_of_the_old_ones_is_what_the_five_must_beat(tmp_path: Path) -> None:
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    put_scores(tmp_path, "contrastive", scores_around(0.41, 1))
+    put_scores(tmp_path, "c2", scores_around(0.60, 2))  # neither old nor one of the five
+    put_scores(tmp_path, "ccp-c2", scores_around(0.43, 3))
+    put_scores(tmp_path, "drml-pa", scores_around(0.39, 4))
+    claim = judged(tmp_path).against_old
+    assert {(a.method, a.rival, a.outcome) for a in claim.answers} == {
+        ("ccp-c2", "contrastive", Outcome.YES),
+        ("drml-pa", "contrastive", Outcome.WORSE),
+    }
+
+
+def test_pca_has_no_seed_and_is_held_against_every_run(tmp_path: Path) -> None:
+    runs = scores_around(0.40)
+    put_scores(tmp_path, "ms", runs)
+    put(tmp_path, make_record("pretrained", 0, 0.395, kind="naive", folds=[], search={}))
+    (answer,) = judged(tmp_path).against_start.answers
+    assert (answer.method, answer.rival) == ("ms", "pretrained")
+    assert answer.comparison.concatenated.n == RUNS
+    expected = stats.ttest_1samp(np.array(runs) - 0.395, 0).pvalue
+    assert answer.comparison.concatenated.t_test == pytest.approx(expected)
+
+
+def test_average_ranks_get_a_critical_difference_from_three_tables_on(tmp_path: Path) -> None:
+    for dataset, order in (("cub", "abc"), ("cars", "acb")):
+        for place, name in enumerate(order):
+            put_scores(tmp_path, name, scores_around(0.4 - 0.05 * place), dataset=dataset)
+    ranks = judged(tmp_path).ranks
+    assert ranks is not None and ranks.critical is None
+    assert ranks.methods[0] == "a" and ranks.ranks == [1.0, 2.5, 2.5]
+    for place, name in enumerate("abcd"):  # d is not in the others
+        put_scores(tmp_path, name, scores_around(0.4 - 0.05 * place), dataset="sop")
+    ranks = judged(tmp_path).ranks
+    assert ranks is not None and ranks.critical == critical_difference(3, 3)
+    assert dict(zip(ranks.methods, ranks.ranks, strict=True)) == pytest.approx(
+        {"a": 1.0, "b": 7 / 3, "c": 8 / 3}
+    )
+
+
+def command(results: Path, *arguments: str) -> int:
+    return main(["verdict", *arguments, "--results-dir", str(results), "--against", "none"])
+
+
+def said(results: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert command(results, *arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_the_text_has_answers_tests_doubts_and_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short: dict[str, Any] = {**make_record().search, "trials": 20}
+    put_scores(tmp_path, "c2", scores_around(0.26, 0))
+    put_scores(tmp_path, "ccp-c2", scores_around(0.28, 1), search=short)
+    text = said(tmp_path, capsys)
+    gain = 100 * np.mean(NOISE[1] - NOISE[0]) + 2
+    assert (
+        f"- **Yes.** ccp-c2 is better than c2 by {gain:.2f} points of MAP@R on cub (95 % interval "
+        "over test classes"
+    ) in text
+    assert "paired over 10 reproductions p < 0.001" in text
+    assert "Reasons to doubt: ccp-c2 (fewer trials or reproductions)." in text
+    assert "- Not answered on cub: no records of proxynca++, proxynca." in text
+    assert re.search(
+        r"harness search --loss proxynca\+\+ .*c2-xbm.* --dataset cub --protocol mlrc --trunk "
+        r"bninception\nharness eval --loss proxynca\+\+",
+        text,
+    )
+
+
+def test_what_is_left_of_a_papers_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CCP's supplement has 26.47 and 28.02; ProxyNCA++'s Table 3 59.3 and 72.2 of Recall@1."""
+    put_scores(tmp_path, "c2", [0.25] * RUNS)
+    put_scores(tmp_path, "ccp-c2", [0.25 + 0.00775] * RUNS)
+    put_scores(tmp_path, "proxynca", [0.3] * RUNS)
+    put_scores(tmp_path, "proxynca++", [0.3 - 0.0129] * RUNS)
+    text = said(tmp_path, capsys)
+    assert "| cub | ccp-c2 over c2 | MAP@R | +1.55 | +0.78 | 50 % | CCP supplement" in text
+    assert "| cub | proxynca++ over proxynca | P@1 | +12.90 | -1.29 | -10 % | ProxyNCA++" in text
+
+
+def test_a_method_that_is_not_of_a_paper_is_held_against_the_base_that_its_records_state(
+    tmp_path: Path,
+) -> None:
+    search: dict[str, Any] = {**make_record().search, "base": "ms"}
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    put_scores(tmp_path, "mine@12345678", scores_around(0.42, 1), search=search)
+    found = outcomes(judged(tmp_path), "every other method")
+    assert found == {("cub", "mine@12345678", "ms"): Outcome.YES}
+
+
+def later(time: str) -> dict[str, Any]:
+    return {**make_record().provenance, "time": f"2026-02-{time}T00:00:00+00:00"}
+
+
+def test_a_loss_of_ones_own_is_found_by_its_name_in_its_newest_version(tmp_path: Path) -> None:
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    put_scores(tmp_path, "mine@aaaaaaaa", scores_around(0.50, 1), provenance=later("01"))
+    put_scores(tmp_path, "mine@bbbbbbbb", scores_around(0.42, 2), provenance=later("02"))
+    put_scores(tmp_path, "mineral@cccccccc", scores_around(0.45, 3), provenance=later("03"))
+    (standing,) = stand(tables_in(tmp_path), "mine")
+    assert standing.method == "mine@bbbbbbbb"
+    assert {a.rival: a.outcome for a in standing.answers} == {
+        "mine@aaaaaaaa": Outcome.WORSE,
+        "mineral@cccccccc": Outcome.WORSE,
+        "ms": Outcome.YES,
+    }
+    assert standing.must_beat == {"ms": "the best of the old ones"}
+    with pytest.raises(HarnessError, match="no method named 'mien'"):
+        stand(tables_in(tmp_path), "mien")
+
+
+def test_a_loss_of_ones_own_is_ranked_with_tests_against_every_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    put_scores(tmp_path, "proxyanchor", scores_around(0.44, 1))
+    put_scores(tmp_path, "mine@aaaaaaaa", scores_around(0.42, 2))
+    text = said(tmp_path, capsys, "mine")
+    assert "Rank 2 of 3, MAP@R 4" in text
+    assert "Better than ms; worse than proxyanchor; no order" in text
+    assert "- Against the best of the old ones: **No, it is worse.** proxyanchor is better" in text
+    low = 100 * np.mean(NOISE[2] - NOISE[1]) - 2
+    row = next(line for line in text.splitlines() if line.startswith("| proxyanchor |"))
+    assert f"| {low:+.2f} ± " in row and row.endswith("| < 0.001 | 10 | no, it is worse |")
+
+
+def test_stored_rows_stand_beside_ones_own_and_none_is_counted_twice(tmp_path: Path) -> None:
+    own, stored = tmp_path / "own", tmp_path / "stored"
+    put_scores(stored, "ms", scores_around(0.40, 0))
+    put_scores(stored, "c2", scores_around(0.43, 1))
+    put_scores(stored, "ms", scores_around(0.40, 0), dataset="cars")
+    put_scores(own, "ms", scores_around(0.40, 0))  # the same runs again
+    put_scores(own, "mine@aaaaaaaa", scores_around(0.42, 2))
+    cars, cub = tables_in(own, stored)
+    assert (cars.dataset, cars.trained) == ("cars", ["ms"])
+    assert {name: len(row) for name, row in cub.rows.items()} == dict.fromkeys(
+        ["ms", "c2", "mine@aaaaaaaa"], RUNS
+    )
+
+
+def test_stored_rows_of_other_images_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, stored = tmp_path / "own", tmp_path / "stored"
+    old = {**make_record().provenance, "time": "2027-01-01T00:00:00+00:00"}  # and yet not newer
+    put_scores(stored, "ms", scores_around(0.40, 0), data_fingerprint="d2", provenance=old)
+    put_scores(own, "mine@aaaaaaaa", scores_around(0.42, 2))
+    where = ["--results-dir", str(own), "--against", str(stored)]
+    assert main(["verdict", "mine", *where]) == 0
+    captured = capsys.readouterr()
+    assert "Rank 1 of 1" in captured.out
+    assert captured.err.count("another version of the trainval images") == 5
+    assert "warning: and 5 more records" in captured.err
+
+
+def test_other_results_are_those_that_came_with_the_package_unless_they_are_ones_own(
+    tmp_path: Path,
+) -> None:
+    stored = find_stored(tmp_path, None)
+    assert stored is not None and stored.samefile(ROOT / "results")
+    assert find_stored(ROOT / "results", None) is None
+    assert find_stored(tmp_path, "none") is None
+    assert find_stored(ROOT / "results", str(tmp_path)) == tmp_path
+
+
+def test_judging_does_not_wait_for_torch(tmp_path: Path) -> None:
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    put_scores(tmp_path, "proxynca++", scores_around(0.40, 1))
+    arguments = ["verdict", "--results-dir", str(tmp_path), "--against", "none"]
+    (loaded,) = modules_after(f"from harness.cli import main; assert main({arguments}) == 0")
+    assert "torch" not in loaded
+
+
+def test_the_verdict_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    file = tmp_path / "VERDICT.md"
+    assert command(tmp_path, "--output", str(file)) == 0
+    assert file.read_text().startswith("# Verdict\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nobody"], "no method named 'nobody'"),
+        (["--dataset", "sop"], "of what was asked for"),
+        (["--against", "nowhere"], "no folder at nowhere; --against takes"),
+    ],
+)
+def test_what_cannot_be_judged_is_a_message(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    assert main(["verdict", "--results-dir", str(tmp_path), "--against", "none", *arguments]) == 2
+    assert message in capsys.readouterr().err
