@@ -58,7 +58,7 @@ def characters() -> dict[str, list[str]]:
 
 def likeness(character: str, faces: list[str]) -> float:
     """To the class that it is most like, in the face in which it is; 1 for one without ink."""
-    return max(float(_shared(shape(character, face), _classes(face)).max()) for face in faces)
+    return max(float(shared_ink(shape(character, face), _classes(face)).max()) for face in faces)
 
 
 def shape(character: str, face: str) -> np.ndarray:
@@ -77,7 +77,7 @@ def shape(character: str, face: str) -> np.ndarray:
     return square[np.ix_(picked, picked)].ravel()
 
 
-def _shared(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+def shared_ink(one: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Of the ink of a shape and of each of others, the share that both have."""
     both = others @ one
     either = others.sum(axis=1) + one.sum() - both
