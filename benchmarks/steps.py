@@ -69,7 +69,7 @@ class Size:
         return self.groups * self.group
 
 
-CUB = Size(200, 5_864, 5_924, 1280, windows=20, groups=5, group=20)
+CUB = Size(200, 5_864, 5_924, 1280, windows=20, groups=25, group=4)
 TINY = Size(40, 200, 200, 16, windows=2, groups=2, group=1)
 
 

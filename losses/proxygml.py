@@ -9,15 +9,20 @@ from typing import Any
 
 import torch
 from optuna.distributions import FloatDistribution, IntDistribution
+from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from losses._tools.as_it_comes import as_it_comes
 from losses._tools.checks import check_cosine, check_not_negative, check_positive
-from losses._tools.cosine import cosine_similarities
+from losses._tools.cosine import Formula, cosine_similarities, plain_cosine
+from losses._tools.first_gradient import first_gradient_only
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements, weighted
+from losses._tools.nca import cross_entropy_and_slopes
+from losses._tools.normalize import through_unit_, to_unit
 from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space, note_adjusted
 
 # Similarities of the proxy term held at a time (16 MB in float32).
@@ -34,19 +39,58 @@ def num_selected(ratio: float, num_classes: int, proxies_per_class: int) -> int:
 def select_proxies(
     similarities: Tensor, labels: Tensor, k: int, positive_mask: bool = True
 ) -> Tensor:
-    """(batch, classes, proxies per class) mask of each sample's k nearest.
+    """(batch, classes, proxies per class) 1 for each sample's k nearest, 0 for others.
+
+    Of floats: arithmetic on them is several times as fast as on booleans.
 
     Args:
         positive_mask: whether a sample's own proxies come first.
     """
-    ranked = similarities.detach().clone()
+    ranked = similarities.detach()
     if positive_mask:
+        own = labels.unsqueeze(1) == torch.arange(ranked.shape[1], device=labels.device)
         # Above any difference of cosines, yet small enough to keep their order among own proxies.
-        ranked[torch.arange(len(labels), device=labels.device), labels] += 4
+        ranked = ranked.add(own.unsqueeze(2), alpha=4)
     flat = ranked.flatten(1)
     nearest = flat.topk(k, dim=1, sorted=False).indices
-    mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, nearest, True)
-    return mask.view_as(ranked)
+    return torch.zeros_like(flat).scatter_(1, nearest, 1).view_as(ranked)
+
+
+class _ShortForm(torch.autograd.Function):
+    """The means of both terms added up, with their gradients along with them.
+
+    Both go through the same unit proxies, and what is as large as these is seldom written.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, embeddings: Tensor, proxies: Tensor, formula: Formula, reg: tuple[float, int]
+    ) -> Tensor:
+        unit, inverse = to_unit(embeddings)
+        unit_proxies, proxy_inverse = to_unit(proxies)
+        loss, slopes = formula(unit @ unit_proxies.t())
+        by_unit, by_unit_proxies = slopes @ unit_proxies, slopes.t() @ unit
+        reg_weight, num_classes = reg
+        if reg_weight > 0:
+            by_class = unit_proxies.view(num_classes, -1, unit.shape[1])
+            sums = by_class.sum(dim=1)
+            labels = torch.arange(len(proxies), device=proxies.device) // by_class.shape[1]
+            proxy_loss, slopes = cross_entropy_and_slopes(unit_proxies @ sums.t(), labels)
+            by_unit_proxies.addmm_(slopes, sums, alpha=reg_weight)
+            by_sums = torch.mm(slopes.t(), unit_proxies).mul_(reg_weight)
+            by_unit_proxies.view_as(by_class).add_(by_sums.unsqueeze(1))
+            loss = torch.add(loss, proxy_loss, alpha=reg_weight)
+        ctx.save_for_backward(
+            through_unit_(by_unit, unit, inverse),
+            through_unit_(by_unit_proxies, unit_proxies, proxy_inverse),
+        )
+        return loss
+
+    @staticmethod
+    @first_gradient_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        of_embeddings, of_proxies = ctx.saved_tensors
+        return of_embeddings * grad, of_proxies * grad, None, None
 
 
 def _rows_cross_entropy(rows: Tensor, class_sums: Tensor, labels: Tensor) -> Tensor:
@@ -136,6 +180,24 @@ class ProxyGMLLoss(ProxyLoss):
                 stacklevel=2,
             )
 
+    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+        return (
+            self.num_classes * len(self.proxies) <= CHUNK_ELEMENTS
+            and as_it_comes(self, MeanReducer, indices_tuple)
+            and plain_cosine(self.distance)
+        )
+
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        proxies = self.proxies.to(embeddings)
+
+        def formula(cosines: Tensor) -> tuple[Tensor, Tensor]:
+            similarities = cosines.view(len(cosines), self.num_classes, -1)
+            sums, selected = self._class_sums(similarities, labels)
+            loss, by_sums = cross_entropy_and_slopes(sums, labels)
+            return loss, (selected * by_sums.mul_(self.scale).unsqueeze(2)).view_as(cosines)
+
+        return _ShortForm.apply(embeddings, proxies, formula, (self.reg_weight, self.num_classes))
+
     def batch_losses(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
     ) -> LossDict:
@@ -161,17 +223,20 @@ class ProxyGMLLoss(ProxyLoss):
 
     def _sample_losses(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         similarities = self._similarities(embeddings)
+        sums, _ = self._class_sums(similarities, labels)
+        return cross_entropy(sums, labels, reduction="none")
+
+    def _class_sums(self, similarities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, classes) what the softmax is taken of, and which proxies it was summed over."""
         selected = select_proxies(similarities, labels, self.num_selected, self.positive_mask)
-        class_sums = self.scale * similarities.masked_fill(~selected, 0).sum(dim=2)
-        if not self.masked_softmax:
-            return cross_entropy(class_sums, labels, reduction="none")
-        # By count, not by sum: selected similarities may well add up to zero.
-        absent = ~selected.any(dim=2)
-        if not self.positive_mask:
-            absent = absent.scatter(1, labels.unsqueeze(1), False)
-        return cross_entropy(
-            class_sums.masked_fill(absent, float("-inf")), labels, reduction="none"
-        )
+        sums = self.scale * (similarities * selected).sum(dim=2)
+        if self.masked_softmax:
+            # By count, not by sum: selected similarities may well add up to zero.
+            absent = selected.amax(dim=2) == 0
+            if not self.positive_mask:
+                absent = absent.scatter(1, labels.unsqueeze(1), False)
+            sums = sums.masked_fill(absent, -torch.inf)
+        return sums, selected
 
     def _sub_loss_names(self) -> list[str]:
         return ["loss", "proxy_reg_loss"] if self.reg_weight > 0 else ["loss"]

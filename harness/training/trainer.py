@@ -24,6 +24,7 @@ from harness.system.files import replacing
 from harness.training.embed import embed
 from harness.training.optimizer import Schedule, build_optimizer
 from harness.training.plan import plan_of
+from losses._tools.checks import values_are_checked
 from losses.method import Hook, Method
 from protocols.protocol import EvaluationProtocol
 
@@ -135,7 +136,9 @@ class Trainer:
                 self.hook.on_train_begin(self)
             stopped_by = self._stopped_by()
             if stopped_by is None:
-                stopped_by = self._run(checkpoint, report)
+                # Labels count the classes of the batches; the loss is looked at when validating.
+                with values_are_checked():
+                    stopped_by = self._run(checkpoint, report)
         self.model.load_state_dict(self.best_weights)
         done = self.progress
         return Fit(

@@ -10,11 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pytorch_metric_learning.distances import LpDistance
+from pytorch_metric_learning.distances import BaseDistance, LpDistance
 from pytorch_metric_learning.losses import ContrastiveLoss
-from pytorch_metric_learning.reducers import AvgNonZeroReducer, MultipleReducers
+from pytorch_metric_learning.reducers import AvgNonZeroReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
+
+from losses._tools.as_it_comes import as_it_comes
+from losses._tools.first_gradient import first_gradient_only
+from losses._tools.normalize import unit_normalize
 
 
 class AllPairsContrastiveLoss(ContrastiveLoss):
@@ -51,21 +55,25 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
             vectors: the references, then the batch; labels likewise.
         """
         margins = (self.pos_margin, self.neg_margin)
-        vectors = self.distance.maybe_normalize(vectors)
+        vectors = self._normalized(vectors)
         return _Contrastive.apply(vectors, labels, num_references, margins, weights)
+
+    def _normalized(self, vectors: Tensor) -> Tensor:
+        distance = self.distance
+        as_torch_does = type(distance).normalize is BaseDistance.normalize
+        if distance.normalize_embeddings and as_torch_does:
+            return unit_normalize(vectors)
+        return distance.maybe_normalize(vectors)
 
     def as_it_comes(self, indices_tuple: tuple[Tensor, ...] | None = None) -> bool:
         """Whether all is as this class can do it faster."""
-        distance, reducer = self.distance, self.reducer
+        distance = self.distance
         return (
-            indices_tuple is None
+            as_it_comes(self, AvgNonZeroReducer, indices_tuple)
             and isinstance(distance, LpDistance)
             and type(distance).compute_mat is LpDistance.compute_mat
             and (distance.p, distance.power) == (2, 1)
-            and isinstance(reducer, MultipleReducers)
-            and all(type(one) is AvgNonZeroReducer for one in reducer.reducers.values())
-            and self.embedding_regularizer is None
-            and not self.collect_stats
+            and not distance.collect_stats
         )
 
 
@@ -103,7 +111,7 @@ class _Contrastive(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_gradient_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         vectors, slopes = ctx.saved_tensors
         slopes = slopes * gradient
@@ -125,9 +133,10 @@ def _pair_weights(
     for count, alike, weight in zip(
         counts.split(sizes, 1), same.split(sizes, 1), weights, strict=True
     ):
-        of_positive, of_negative = (weight / count.sum(1).clamp_min_(1)).unbind()
-        parts.append(torch.lerp(of_negative, of_positive, alike))
-    return torch.cat(parts, dim=1)
+        if alike.shape[1] > 0:
+            of_positive, of_negative = (weight / count.sum(1).clamp_min_(1)).unbind()
+            parts.append(torch.lerp(of_negative, of_positive, alike))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _distances(vectors: Tensor, num_references: int) -> tuple[Tensor, Tensor]:

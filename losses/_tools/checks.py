@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity
 from torch import Tensor
+
+_VALUES_ARE_CHECKED = ContextVar("values are checked", default=False)
+
+
+@contextmanager
+def values_are_checked() -> Iterator[None]:
+    """With losses that do not look at the values of a batch, but still at its shape.
+
+    To look at them a CPU must wait for its GPU, in every step. Within this, whoever calls a loss
+    answers for labels in range, and for looking at the loss now and then: it is not finite where
+    embeddings are not.
+    """
+    token = _VALUES_ARE_CHECKED.set(True)
+    try:
+        yield
+    finally:
+        _VALUES_ARE_CHECKED.reset(token)
 
 
 def check_embeddings(embeddings: Tensor, embedding_size: int | None = None) -> None:
@@ -18,6 +37,8 @@ def check_embeddings(embeddings: Tensor, embedding_size: int | None = None) -> N
         raise ValueError(f"embeddings must have shape (batch, {expected}), got {shape}")
     if len(embeddings) == 0:
         raise ValueError("a batch must hold at least one embedding, got none")
+    if _VALUES_ARE_CHECKED.get():
+        return
     # A sum is finite only if every term is; four times cheaper than looking at each, which is
     # left for a sum that is not (large finite values may overflow).
     if not (math.isfinite(embeddings.detach().sum()) or torch.isfinite(embeddings).all()):
@@ -28,6 +49,13 @@ def check_embeddings(embeddings: Tensor, embedding_size: int | None = None) -> N
 def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int, embedding_size: int) -> None:
     """Raise ValueError unless this is a batch of (n, embedding_size) with labels in range."""
     check_embeddings(embeddings, embedding_size)
+    check_labels(labels, num_classes)
+
+
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Raise ValueError unless all labels are in range."""
+    if _VALUES_ARE_CHECKED.get():
+        return
     low, high = (int(value) for value in torch.aminmax(labels))
     if low < 0 or high >= num_classes:
         raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {low}..{high}")

@@ -1,7 +1,11 @@
-"""Cosine similarities of a batch to proxies, without a normalised copy of the proxies."""
+"""Cosine similarities of a batch to proxies, without a normalised copy of the proxies.
+
+And losses of them whose gradient is written out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +13,11 @@ from pytorch_metric_learning.distances import CosineSimilarity
 from pytorch_metric_learning.distances.base_distance import BaseDistance
 from torch import Tensor
 
-# As in torch.nn.functional.normalize.
-SMALLEST_NORM = 1e-12
+from losses._tools.first_gradient import first_gradient_only
+from losses._tools.normalize import SMALLEST_NORM, through_unit_, to_unit
+
+# Cosines -> a loss, and the derivative of the loss by each of them.
+Formula = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class _Cosine(torch.autograd.Function):
@@ -23,33 +30,68 @@ class _Cosine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, proxies: Tensor) -> Tensor:
-        inverse = _inverse_norms(embeddings).unsqueeze(1)
-        proxy_inverse = _inverse_norms(proxies)
-        unit = embeddings * inverse
-        cosines = (unit @ proxies.t()).mul_(proxy_inverse)
-        ctx.save_for_backward(unit, inverse, proxies, proxy_inverse, cosines)
-        return cosines
+        parts = _cosines(embeddings, proxies)
+        ctx.save_for_backward(proxies, *parts)
+        return parts[-1]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_gradient_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        unit, inverse, proxies, proxy_inverse, cosines = ctx.saved_tensors
-        scaled = grad * proxy_inverse
-        grad_embeddings = grad_proxies = None
         with torch.autocast(grad.device.type, enabled=False):
-            if ctx.needs_input_grad[0]:
-                grad_unit = scaled @ proxies
-                radial = (grad_unit * unit).sum(dim=1, keepdim=True)
-                grad_embeddings = grad_unit.addcmul_(unit, radial, value=-1).mul_(inverse)
-            if ctx.needs_input_grad[1]:
-                radial = torch.einsum("bp,bp->p", scaled, cosines) * proxy_inverse
-                grad_proxies = scaled.t() @ unit
-                grad_proxies.addcmul_(proxies, radial.unsqueeze(1), value=-1)
-        return grad_embeddings, grad_proxies
+            return _gradients(grad, ctx.needs_input_grad, *ctx.saved_tensors)
 
 
-def _inverse_norms(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1).clamp_min_(SMALLEST_NORM).reciprocal_()
+class _CosineLoss(torch.autograd.Function):
+    """A loss of cosines, whose gradients are taken along with its value.
+
+    On a head alone that is most of a step: torch would record, look up and call every operation
+    of the formula a second time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, proxies: Tensor, formula: Formula) -> Tensor:
+        parts = _cosines(embeddings, proxies)
+        loss, slopes = formula(parts[-1])
+        ctx.save_for_backward(*_gradients(slopes, ctx.needs_input_grad, proxies, *parts))
+        return loss
+
+    @staticmethod
+    @first_gradient_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return *(None if one is None else one * grad for one in ctx.saved_tensors), None
+
+
+def _cosines(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Unit embeddings, 1 / norms of embeddings and proxies, and (batch, proxies) cosines."""
+    unit, inverse = to_unit(embeddings)
+    norms = torch.linalg.vector_norm(proxies, dim=1)
+    proxy_inverse = norms.clamp_min_(SMALLEST_NORM).reciprocal_()
+    return unit, inverse, proxy_inverse, (unit @ proxies.t()).mul_(proxy_inverse)
+
+
+def _gradients(
+    slopes: Tensor,
+    needed: tuple[bool, ...],
+    proxies: Tensor,
+    unit: Tensor,
+    inverse: Tensor,
+    proxy_inverse: Tensor,
+    cosines: Tensor,
+) -> tuple[Tensor | None, Tensor | None]:
+    """By embeddings and proxies, from the derivative by each cosine."""
+    scaled = slopes * proxy_inverse
+    of_embeddings = of_proxies = None
+    if needed[0]:
+        of_embeddings = through_unit_(scaled @ proxies, unit, inverse)
+    if needed[1]:
+        radial = (scaled * cosines).sum(dim=0).mul_(proxy_inverse)
+        of_proxies = (scaled.t() @ unit).addcmul_(proxies, radial.unsqueeze(1), value=-1)
+    return of_embeddings, of_proxies
+
+
+def plain_cosine(distance: BaseDistance) -> bool:
+    """Whether a distance is PML's cosine as it comes."""
+    return type(distance) is CosineSimilarity and distance.power == 1 and not distance.collect_stats
 
 
 def cosine_similarities(distance: BaseDistance, embeddings: Tensor, proxies: Tensor) -> Tensor:
@@ -57,7 +99,12 @@ def cosine_similarities(distance: BaseDistance, embeddings: Tensor, proxies: Ten
 
     A distance that keeps statistics, and one of another class, is called itself.
     """
-    if type(distance) is CosineSimilarity and distance.power == 1 and not distance.collect_stats:
+    if plain_cosine(distance):
         distance.check_shapes(embeddings, proxies)
         return _Cosine.apply(embeddings, proxies)
     return distance(embeddings, proxies)
+
+
+def cosine_loss(embeddings: Tensor, proxies: Tensor, formula: Formula) -> Tensor:
+    """A loss of the (batch, proxies) cosines, at once with its gradients; it has no second ones."""
+    return _CosineLoss.apply(embeddings, proxies, formula)

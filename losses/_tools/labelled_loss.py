@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -36,6 +37,30 @@ class LabelledLoss(BaseMetricLossFunction):
         """Have PML's record keepers write down these settings."""
         self.add_to_recordable_attributes(list_of_names=list(names), is_stat=False)
 
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Any:
+        if labels is None or ref_emb is not None or not self.has_short_form(indices_tuple):
+            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        c_f.check_shapes(embeddings, labels)
+        labels = c_f.to_device(labels, embeddings)
+        check_batch(embeddings, labels, self.num_classes, self.embedding_size)
+        with without_autocast(embeddings.device):
+            return self.short_form(in_float32(embeddings), labels.long())
+
+    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+        """Whether, as it is set, the reduced loss is what `short_form` gives."""
+        return False
+
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The loss past PML's dictionaries and reducers, which take as long as small batches."""
+        raise NotImplementedError
+
     def compute_loss(
         self,
         embeddings: Tensor,
@@ -47,7 +72,7 @@ class LabelledLoss(BaseMetricLossFunction):
         c_f.labels_required(labels)
         c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
         check_batch(embeddings, labels, self.num_classes, self.embedding_size)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device):
             return self.batch_losses(in_float32(embeddings), labels.long(), indices_tuple)
 
     def batch_losses(
@@ -73,7 +98,7 @@ class ProxyLoss(WeightRegularizerMixin, LabelledLoss):
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """(batch, classes) class scores; large is good."""
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with without_autocast(embeddings.device):
             return self.logits(in_float32(embeddings))
 
     def logits(self, embeddings: Tensor) -> Tensor:
@@ -86,3 +111,10 @@ class ProxyLoss(WeightRegularizerMixin, LabelledLoss):
 def in_float32(values: Tensor) -> Tensor:
     """In float32, or better where they already are."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Outside autocast; where it is off there is nothing to do, which torch takes longer for."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, log_softmax, nll_loss, softmax
 
 from losses._tools.checks import check_choice
+from losses._tools.cosine import Formula
 
 DENOMINATORS = ("all", "negatives")
 
@@ -21,6 +22,25 @@ def nca_losses(logits: Tensor, labels: Tensor, denominator: str) -> Tensor:
     own = labels.unsqueeze(1)
     others = logits.scatter(1, own, float("-inf")).logsumexp(dim=1)
     return others - logits.gather(1, own).squeeze(1)
+
+
+def nca_formula(labels: Tensor, scale: float) -> Formula:
+    """The mean cross-entropy over scale * cosines, with all proxies in the denominator."""
+
+    def formula(cosines: Tensor) -> tuple[Tensor, Tensor]:
+        loss, slopes = cross_entropy_and_slopes(cosines * scale, labels)
+        return loss, slopes.mul_(scale)
+
+    return formula
+
+
+def cross_entropy_and_slopes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean cross-entropy, and its derivative by each logit."""
+    loss = nll_loss(log_softmax(logits, dim=1), labels)
+    slopes = softmax(logits, dim=1).div_(len(labels))
+    own = labels.unsqueeze(1)
+    slopes.scatter_add_(1, own, slopes.new_full((), -1 / len(labels)).expand(own.shape))
+    return loss, slopes
 
 
 def check_denominator(denominator: str, fewest_proxies: int) -> None:
