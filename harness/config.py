@@ -42,6 +42,7 @@ class Settings(TypedDict, total=False):
     sampler: str
     seed: Count
     workers: Count
+    per_gpu: Annotated[int, Meta(ge=1)] | Literal["auto"]
     loader_workers: Annotated[int, Meta(ge=-1)]
     device: str
     allow_missing: bool
@@ -78,7 +79,9 @@ class RunConfig:
             its standard error.
         sampler: empty takes the method's: gp, tpe, random or grid.
         seed: of the study and of every run in it.
-        workers: processes; 0 is one per GPU, or one per core on a CPU.
+        workers: processes; 0 is per_gpu for each GPU, or one per core on a CPU.
+        per_gpu: workers that share a card; "auto" is as many as its memory and the cores allow
+            where the model is too small to fill it, else one.
         loader_workers: processes that prepare batches for one training process; -1 is none on a
             CPU, four beside a GPU.
         allow_missing: go on without images that are missing or broken.
@@ -105,6 +108,7 @@ class RunConfig:
     sampler: str = ""
     seed: int = 0
     workers: int = 0
+    per_gpu: int | Literal["auto"] = 1
     loader_workers: int = -1
     device: str = "auto"
     allow_missing: bool = False

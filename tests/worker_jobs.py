@@ -11,16 +11,22 @@ from harness.errors import HarnessError
 from harness.system.progress import Listener, Prepared
 
 
+def _seen(device: str) -> str:
+    return f"{device} of {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}"
+
+
 def tell_threads(job: Any, device: str, listener: Listener) -> None:
     threads = torch.get_num_threads()
-    listener(Prepared(method=device, dataset=job, action="asking", done=threads, total=threads))
+    listener(
+        Prepared(method=_seen(device), dataset=job, action="asking", done=threads, total=threads)
+    )
 
 
 def start_a_process(job: Any, device: str, listener: Listener) -> None:
     tell_threads(job, device, listener)
     loader = torch.utils.data.DataLoader(range(3), num_workers=1)
     loaded = sum(int(number) for number in loader)
-    listener(Prepared(method=device, dataset=job, action="loading", done=loaded, total=3))
+    listener(Prepared(method=_seen(device), dataset=job, action="loading", done=loaded, total=3))
 
 
 def die(job: Any, device: str, listener: Listener) -> None:

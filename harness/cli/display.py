@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from harness.system.progress import (
     Event,
     ModelEnded,
+    Placed,
     PointEnded,
     Prepared,
     Stopping,
@@ -26,6 +27,10 @@ STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
 
 # Work on images before any training, and what they are afterwards.
 PREPARED = {"decoding": "decoded", "encoding": "encoded by the trunk"}
+
+
+def _placed(event: Placed) -> str:
+    return f"trains on {event.device}: {event.reason}"
 
 
 class Pace:
@@ -70,6 +75,8 @@ class Lines:
         match event:
             case Stopping():
                 return STOPPING
+            case Placed():
+                return _placed(event)
             case Prepared() if event.done == event.total:
                 return f"{event.dataset}: {event.total} images {PREPARED[event.action]}"
             case Validated() if self.verbose:
@@ -153,6 +160,8 @@ class Bars:
         match event:
             case Stopping():
                 self.bars.print(STOPPING)
+            case Placed():
+                self.bars.print(_placed(event))
             case Prepared():
                 title = f"{event.action} {event.dataset}"
                 self._show(title, event.done, event.total, "images")

@@ -34,6 +34,7 @@ def evaluate(
     select: options.Select = None,
     reproductions: options.Reproductions = None,
     workers: options.Workers = None,
+    per_gpu: options.PerGpu = None,
     device: options.Device = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = None,

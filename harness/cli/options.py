@@ -53,7 +53,13 @@ Seed = Annotated[int | None, typer.Option(help="Of the search and of every run i
 Workers = Annotated[
     int | None, typer.Option(help="Processes. Default: one per GPU, or per CPU core.")
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N, mps or cpu.")]
+PerGpu = Annotated[
+    str | None,
+    typer.Option(
+        "--per-gpu", metavar="N|auto", help="Workers that share a card. auto: as many as fit."
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N or cpu.")]
 DataRoot = Annotated[
     str | None, typer.Option(help="Folder of the data set. Or HARNESS_DATA in the environment.")
 ]
@@ -93,6 +99,8 @@ def read_values(config: Path | None, assignments: list[str] | None, flags: dict[
         for key, value in flags.items()
         if key in keys and key != "loss" and value is not None
     }
+    if given.get("per_gpu", "").isdecimal():
+        given["per_gpu"] = int(given["per_gpu"])
     values = load_config(config) if config is not None else {}
     assigned = parse_assignments(assignments or [])
     if "params" in assigned:

@@ -25,6 +25,7 @@ def search(
     preset: options.Preset = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
+    per_gpu: options.PerGpu = None,
     device: options.Device = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = None,

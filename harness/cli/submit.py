@@ -37,6 +37,7 @@ def submit(
     preset: options.Preset = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
+    per_gpu: options.PerGpu = None,
     device: options.Device = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = None,

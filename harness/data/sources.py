@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.config import RunConfig
 from harness.data.batches import Source
 from harness.data.crops import CropSettings, Images
 from harness.data.features import Encode, Features, open_features
 from harness.data.image_cache import ImageFiles, ImageStore, open_store, store_key
 from harness.data.loading import Loader, image_loader
 from harness.errors import HarnessError
-from harness.experiment import Benchmark, digest_of
+from harness.experiment import Benchmark, build_benchmark, build_experiment, digest_of
 from harness.model.build import build_trunk
-from harness.system.device import choose_device
+from harness.system.device import choose_device, device_count
 from harness.system.progress import Listener, Prepared, ignore
+from harness.system.workers import cores, run_workers, worker_count
 
 
 def open_part(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Source:
@@ -66,12 +68,27 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
         trunk = build_trunk(benchmark, benchmark.seed("init", fold=0, repetition=0))
         return trunk.to(device).eval(), image_loader(config, device)
 
+    folder = benchmark.cache / f"features-{digest_of(key)}"
+    if not folder.exists() and _workers_follow(config):
+        run_workers(_encode, (config, part), config.device, 1, cores(), listener, apart=True)
     return open_features(
-        benchmark.cache / f"features-{digest_of(key)}",
+        folder,
         lambda: open_images(benchmark, part, listener),
         build_encoder,
         _reporter("encoding", benchmark, listener),
     )
+
+
+def _workers_follow(config: RunConfig) -> bool:
+    """Whether processes of their own will train on cards, whose memory this one is not to hold."""
+    return device_count(config.device) > 0 and worker_count(config, threads=1, units=2) > 1
+
+
+def _encode(job: tuple[RunConfig, str], device: str, listener: Listener) -> None:
+    config, part = job
+    alone = config.updated({"device": device, "workers": 1})
+    build = build_experiment if config.loss else build_benchmark
+    open_features_of(build(alone), part, listener)
 
 
 def _reporter(action: str, benchmark: Benchmark, listener: Listener) -> Callable[[int, int], None]:

@@ -43,6 +43,7 @@ from harness.system.progress import Event, Listener, ModelEnded, Tested, Validat
 from harness.system.workers import run_workers, worker_count
 from harness.training.embed import concatenate, embed_with
 from harness.training.fold import BuildTrainer, run_fold
+from harness.training.placement import settle
 from harness.training.single_model import KIND, build_single_trainer, without_folds
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import units_of
@@ -116,6 +117,7 @@ def evaluate(
     if not all(one.finished(job) for one, job in zip(opened, jobs, strict=True)):
         for one in tables.values():
             open_part(one.experiment, "test", listener)  # once, with all cores, not in each worker
+        config = settle(config, [one.experiment for one in opened], listener)
         count = worker_count(config, threads, models)
         run_workers(work, jobs, config.device, count, threads, heard)
     for one in tables.values():

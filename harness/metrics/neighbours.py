@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.system.device import multiply_in_float32
+from harness.system.precision import multiply_in_float32
 
 # How the search works. Matrix products in float32 give every squared distance with a known error
 # bound (`_error_bound`). Per query a few candidates more than needed are kept, and wherever two of

@@ -115,6 +115,29 @@ class SearchFacts(TypedDict, total=False):
     ranges: dict[str, dict[str, Plain | list[Plain]]]
 
 
+class Compute(TypedDict, total=False):
+    """What a score depends on beside code and settings: how numbers were computed.
+
+    Attributes:
+        precision: of trunk and head, as the protocol names it.
+        tf32: which operations may use it, on cards that have it: convolutions, products.
+        gpu, capability, cuda, hip, cudnn, driver: of the card; nothing on a CPU.
+        deterministic: whether every kernel adds up in a fixed order, so that bits repeat.
+        unordered: those that torch does not promise it of.
+    """
+
+    precision: str
+    tf32: list[str]
+    gpu: str
+    capability: str
+    cuda: str
+    hip: str
+    cudnn: str
+    driver: str
+    deterministic: bool
+    unordered: list[str]
+
+
 class History(TypedDict):
     """The course of one training, a value per validation, to 5 digits; of many, some are kept.
 
@@ -153,6 +176,7 @@ class FoldFacts(TypedDict):
     history: NotRequired[History]
     adjusted: NotRequired[dict[str, Adjusted]]
     drops: NotRequired[list[Count]]
+    compute: NotRequired[Compute]
     provenance: NotRequired[Provenance]
 
 
@@ -221,8 +245,9 @@ class FoldRecord(Fit, Record):
     repetition: Count
     device: str
     provenance: Provenance
-    # This came later: older records do without it.
+    # These came later: older records do without them.
     adjusted: dict[str, Adjusted] = field(default_factory=dict)
+    compute: Compute = field(default_factory=lambda: Compute())
 
     def facts(self, scored: bool) -> FoldFacts:
         """What a test record says of this model.

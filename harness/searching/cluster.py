@@ -14,6 +14,8 @@ from harness.errors import HarnessError
 from harness.redact import redact
 from harness.searching.loop import check, search
 from harness.searching.storage import URL_VARIABLE
+from harness.system.cards import VISIBLE, visible_cards
+from harness.system.device import choose_device, device_count
 from harness.system.workers import worker_count
 
 
@@ -44,10 +46,12 @@ class Nodes:
 class SearchTask:
     """What every node runs. Stopped by Slurm, it asks to be queued again: nothing is lost."""
 
-    def __init__(self, configs: Sequence[RunConfig]) -> None:
-        self.configs = list(configs)
+    def __init__(self, configs: Sequence[RunConfig], cards: Sequence[str] = ()) -> None:
+        self.configs, self.cards = list(configs), list(cards)
 
     def __call__(self) -> int:
+        if self.cards:
+            os.environ[VISIBLE] = ",".join(self.cards)
         return sum(summary.trials for summary in search(self.configs))
 
     def checkpoint(self) -> Any:
@@ -82,8 +86,9 @@ def submit(configs: Sequence[RunConfig], nodes: Nodes) -> list[Any]:
     if configs[0].storage:
         # Tasks are written to disk, and the environment is not.
         os.environ[URL_VARIABLE] = configs[0].storage
+    shares = [[]] * nodes.count if on_slurm else _shares(configs[0], nodes)
     with executor.batch():
-        return [executor.submit(SearchTask(tasks)) for _ in range(nodes.count)]
+        return [executor.submit(SearchTask(tasks, cards)) for cards in shares]
 
 
 def wait_for(job: Any) -> None:
@@ -107,16 +112,38 @@ def _check_shared(config: RunConfig, count: int, on_slurm: bool) -> None:
         )
 
 
+def _shares(config: RunConfig, nodes: Nodes) -> list[list[str]]:
+    """The cards of this machine that each task takes, dealt evenly; nothing on a CPU."""
+    if not device_count(config.device):
+        return [[] for _ in range(nodes.count)]
+    there = visible_cards()
+    device = choose_device(config.device)
+    if device.index is not None:
+        there = [there[device.index]]
+    if nodes.gpus > len(there):
+        raise HarnessError(f"--gpus {nodes.gpus} is more than the {len(there)} of this machine")
+    if nodes.gpus:
+        turns = [range(i * nodes.gpus, (i + 1) * nodes.gpus) for i in range(nodes.count)]
+    else:  # all of them; where there are more tasks than cards, one each, in turn
+        turns = [range(i, max(i + 1, len(there)), nodes.count) for i in range(nodes.count)]
+    return [[there[turn % len(there)] for turn in turns_of_one] for turns_of_one in turns]
+
+
 def _for_a_node(config: RunConfig, count: int, on_slurm: bool) -> RunConfig:
     values: dict[str, Any] = {"storage": redact(config.storage)}
-    if not on_slurm and not config.workers:  # they share one machine
+    if on_slurm:
+        return config.updated(values)
+    gpus = device_count(config.device)
+    if gpus:  # each sees its cards alone
+        values["device"] = "cuda"
+    elif not config.workers:  # they share one machine
         values["workers"] = max(1, worker_count(config, threads=1, units=10**6) // count)
     return config.updated(values)
 
 
 def _options(nodes: Nodes, on_slurm: bool) -> dict[str, Any]:
     options: dict[str, Any] = {"name": "harness", "timeout_min": max(1, round(60 * nodes.hours))}
-    if nodes.gpus:
+    if nodes.gpus and on_slurm:  # elsewhere submitit would give all tasks the first ones
         options["gpus_per_node"] = nodes.gpus
     if nodes.cpus:
         options["cpus_per_task"] = nodes.cpus

@@ -27,6 +27,7 @@ from harness.system.files import check_writable, write_text
 from harness.system.progress import Listener, TrialEnded, Validated, Waiting, ignore
 from harness.system.workers import WorkerLost, run_workers, worker_count
 from harness.training.fold import run_fold
+from harness.training.placement import settle
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import mean_score, run_trial, units_of
 from harness.training.unit import Unit
@@ -61,9 +62,10 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
     missing = sum(study.missing() for study in studies)
     if missing:
         threads = max(study.experiment.protocol.threads for study in studies)
-        count = worker_count(configs[0], threads, missing)
+        config = settle(configs[0], [study.experiment for study in studies], listener)
+        count = worker_count(config, threads, missing)
         try:
-            run_workers(work, list(configs), configs[0].device, count, threads, listener)
+            run_workers(work, list(configs), config.device, count, threads, listener)
         except WorkerLost as lost:
             if any(study.missing() for study in studies):
                 raise

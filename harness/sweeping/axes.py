@@ -24,7 +24,7 @@ PARAMS, PROTOCOL = "params.", "protocol."
 # Config keys that say how to run, or are varied otherwise; all others may be an axis.
 NOT_AXES = (
     *("loss", "params", "space", "trials", "trials_per_dimension", "until_flat", "max_trials"),
-    *("select", "reproductions", "sampler", "workers", "loader_workers", "device"),
+    *("select", "reproductions", "sampler", "workers", "per_gpu", "loader_workers", "device"),
     *("allow_missing", "cache", "data_root", "storage", "heartbeat"),
     *("runs_dir", "results_dir", "cache_dir"),
 )

@@ -38,6 +38,7 @@ from harness.system.progress import (
 )
 from harness.system.workers import run_workers, worker_count
 from harness.training.fold import run_fold
+from harness.training.placement import settle
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import units_of
 from harness.training.unit import Unit
@@ -214,7 +215,7 @@ def _run(
         jobs.append(PointJob(number, len(opened), config, params, seeds, words, metrics))
     threads = max(one.experiment.protocol.threads for one in opened)
     models = seeds * sum(len(one.experiment.split.folds) for one in opened)
-    config = jobs[0].config
+    config = settle(jobs[0].config, [one.experiment for one in opened], listener)
     count = worker_count(config, threads, models)
     failures: dict[int, str] = {}
 

@@ -10,19 +10,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import faiss
 import torch
-from torch import Tensor
 
 from harness.errors import HarnessError
+from harness.system import cards
 
 # Libraries read these when they are loaded, so they must be set before a worker starts.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
-# With any value but 0, NVIDIA's libraries may use TF32 whatever they are asked for.
-TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
+NO_MPS = "Apple's MPS has no float64, which exact retrieval needs"
 
 # Parameters of glibc's mallopt.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -70,25 +68,42 @@ def _says(error: BaseException, pattern: re.Pattern[str]) -> bool:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called `name`; "auto" is the first of cuda, mps and cpu that is there."""
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    torch.backends.cudnn.deterministic = True  # kernels that add up in the same order every time
+    """The device called `name`; "auto" is a GPU where there is one, else the CPU."""
+    return explain_device(name)[0]
+
+
+def explain_device(name: str) -> tuple[torch.device, str]:
+    """The device called `name`, and why it was taken."""
     if sys.platform == "linux":
         _keep_freed_memory()
-    if name == "auto":
-        return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, number = name.partition(":")
-    if kind not in available or (number and kind != "cuda"):
-        raise HarnessError(f"no device named '{name}'; one of auto, cuda, cuda:N, mps, cpu")
-    if not available[kind]:
-        raise HarnessError(f"device '{name}' is not available here; use --device auto or cpu")
-    if number and not (number.isdigit() and int(number) < torch.cuda.device_count()):
-        raise HarnessError(f"device '{name}' does not exist; there are {torch.cuda.device_count()}")
-    return torch.device(name)
+    if kind not in ("auto", "cuda", "mps", "cpu") or (number and kind != "cuda"):
+        raise HarnessError(f"no device named '{name}'; one of auto, cuda, cuda:N, cpu")
+    if kind == "mps":
+        raise HarnessError(f"device 'mps' cannot be used: {NO_MPS}; give --device cpu")
+    if kind == "cpu":
+        return torch.device("cpu"), "asked for"
+    trouble = cards.trouble()
+    if trouble is not None:
+        raise HarnessError(f"the GPU here cannot be used: {trouble}\n  without it: --device cpu")
+    if not torch.cuda.is_available():
+        if kind == "cuda":
+            raise HarnessError(f"device '{name}' is not available here: {_why_none()}")
+        return torch.device("cpu"), _why_none()
+    count = torch.cuda.device_count()
+    if number and not (number.isdigit() and int(number) < count):
+        raise HarnessError(f"device '{name}' does not exist; there are {count}")
+    device = torch.device(name if number else "cuda")
+    shown = torch.cuda.get_device_name(device)
+    return device, shown if number or count == 1 else f"{count} cards, the first {shown}"
+
+
+def _why_none() -> str:
+    if cards.are_hidden():
+        return f"{cards.VISIBLE} hides the GPUs"
+    if torch.backends.mps.is_available():
+        return NO_MPS
+    return "there is no GPU"
 
 
 def device_count(name: str) -> int:
@@ -96,39 +111,12 @@ def device_count(name: str) -> int:
     device = choose_device(name)
     if device.type == "cuda":
         return 1 if device.index is not None else torch.cuda.device_count()
-    return 1 if device.type == "mps" else 0
+    return 0
 
 
 def device_name(device: torch.device) -> str:
     """What a record says of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def multiply_in_float32(first: Tensor, second: Tensor) -> Tensor:
-    """The product of two float32 matrices in full precision, whatever the process set for speed."""
-    if os.environ.get(TF32_VARIABLE, "0") != "0":
-        return (first.double() @ second.double()).float()
-    with full_float32(first.device):
-        return first @ second
-
-
-@contextmanager
-def full_float32(device: torch.device) -> Iterator[None]:
-    """Without TF32, bfloat16 or autocast in the products of float32 matrices."""
-    mkldnn: Any = torch.backends.mkldnn  # whose types leave this out
-    settings = torch.backends.cuda.matmul, mkldnn.matmul
-    before = [setting.fp32_precision for setting in settings]
-    for setting in settings:
-        setting.fp32_precision = "ieee"
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for setting, precision in zip(settings, before, strict=True):
-            # "none" takes it from torch's general settings: if that was so, it stays so.
-            setting.fp32_precision = "none"
-            if setting.fp32_precision != precision:
-                setting.fp32_precision = precision
 
 
 @cache

@@ -33,6 +33,19 @@ class Prepared(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Placed(Event):
+    """It was decided on which device to train.
+
+    Attributes:
+        device: cpu, cuda or cuda:N.
+        reason: why, in words.
+    """
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validated(Event):
     """A model in training was validated.
 

@@ -14,8 +14,11 @@ from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any
 
+import torch
+
 from harness.config import RunConfig
 from harness.errors import HarnessError
+from harness.system.cards import VISIBLE
 from harness.system.device import choose_device, device_count, thread_limit
 from harness.system.files import naming_disk_trouble
 from harness.system.progress import Event, Listener, Stopping
@@ -32,25 +35,41 @@ class WorkerLost(HarnessError):
 
 def worker_count(config: RunConfig, threads: int, units: int) -> int:
     """How many workers to start: what was asked for, or as many as the machine can feed."""
-    gpus = device_count(config.device)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    limit = gpus or max(1, (cores or 1) // threads)
-    if gpus and config.workers > gpus:
-        raise HarnessError(
-            f"--workers {config.workers} is more than the {gpus} GPU(s) here; give at most {gpus}, "
-            "or --device cpu"
-        )
+    gpus, per_gpu = device_count(config.device), config.per_gpu
+    limit = max(1, cores() // threads)
+    if gpus and per_gpu != "auto":  # which is settled by what is trained
+        limit = gpus * per_gpu
+        if config.workers > limit:
+            raise HarnessError(
+                f"--workers {config.workers} is more than the {gpus} GPU(s) here take; give at "
+                f"most {limit}, more of them with --per-gpu, or --device cpu"
+            )
     return max(1, min(config.workers or limit, units))
 
 
+def cores() -> int:
+    """That this process may use."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return found or 1
+
+
 def run_workers(
-    target: Target, job: Any, device: str, count: int, threads: int, listener: Listener
+    target: Target,
+    job: Any,
+    device: str,
+    count: int,
+    threads: int,
+    listener: Listener,
+    apart: bool = False,
 ) -> None:
     """Run `target` in `count` processes until all return; in this one if it is the only one.
 
     After Ctrl-C they stop when they next report something; after another one, at once.
+
+    Args:
+        apart: in a process of its own even then, which takes what it holds of a card with it.
     """
-    if count == 1:
+    if count == 1 and not apart:
         _run_here(target, job, str(choose_device(device)), listener)
         return
     context: Any = multiprocessing.get_context(START)
@@ -104,6 +123,8 @@ def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None
         if stop.is_set():
             raise KeyboardInterrupt
 
+    if device.startswith("cuda:"):
+        torch.cuda.set_device(device)  # else the first card would hold a context, too
     with _asking_first(ask), naming_disk_trouble():
         target(job, device, report)
 
@@ -142,8 +163,18 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _device_of(name: str, number: int) -> str:
     device = choose_device(name)
     if device.type == "cuda" and device.index is None:
-        return f"cuda:{number}"
+        return f"cuda:{number % torch.cuda.device_count()}"
     return str(device)
+
+
+def _own_card(device: str) -> str:
+    """Let this new process see no card but its own, which is then its first."""
+    kind, _, number = device.partition(":")
+    if kind == "cuda" and number:
+        named = [name for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+        os.environ[VISIBLE] = named[int(number)] if named else number
+        return "cuda:0"
+    return device
 
 
 def _listen(reports: list[Any], listener: Listener) -> None:
@@ -172,7 +203,7 @@ def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop
 
     try:
         with naming_disk_trouble():
-            target(job, device, report)
+            target(job, _own_card(device), report)
     except HarnessError as error:
         reports.send(error)
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ speed, memory, which dtypes a CUDA kernel knows, and what autocast does, for whi
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -243,6 +244,8 @@ class _Operations(TorchDispatchMode):
         exact = operation is aten.cumsum and not args[0].is_floating_point()
         if operation in UNORDERED and not replaced and not exact:
             self.gpu.unordered.append(Asked(name, _line()))
+            if torch.are_deterministic_algorithms_enabled():
+                warnings.warn(f"{name} does not have a deterministic implementation", stacklevel=2)
 
 
 @cache

@@ -23,9 +23,12 @@ from harness.results.layout import (
     WEIGHTS,
 )
 from harness.results.provenance import provenance
-from harness.results.records import FoldRecord
+from harness.results.records import Compute, FoldRecord
+from harness.system.cards import describe
 from harness.system.device import choose_device, cpu_threads, device_name, is_out_of_memory
 from harness.system.files import is_disk_trouble, make_folder, replacing, sweep, write_text
+from harness.system.precision import training_precision
+from harness.system.repeating import repeating
 from harness.training.trainer import Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
 from losses.method import adjusted_by
@@ -82,7 +85,12 @@ def _train(
     unit: Unit, report: FoldReport, keep_weights: bool, build_trainer: BuildTrainer
 ) -> FoldRecord:
     device = choose_device(unit.experiment.config.device)
-    with cpu_threads(unit.experiment.protocol.threads):
+    protocol = unit.experiment.protocol
+    with (
+        cpu_threads(protocol.threads),
+        training_precision("fp32", device) as tf32,
+        repeating(device) as unordered,
+    ):
         trainer = build_trainer(unit, device)
         fit = trainer.fit(
             checkpoint=unit.folder / CHECKPOINT,
@@ -100,6 +108,13 @@ def _train(
         device=device_name(device),
         provenance=provenance(),
         adjusted=adjusted_by(trainer.loss),
+        compute=Compute(
+            precision="fp32",
+            tf32=tf32,
+            deterministic=not unordered,
+            unordered=sorted(unordered),
+            **describe(device),  # type: ignore[typeddict-item]
+        ),
         **asdict(fit),
     )
     record.write(unit.folder / FOLD_RECORD)

@@ -27,6 +27,7 @@ from harness.model.network import Model, PooledTrunk, freeze_batchnorm
 from harness.results.records import Fit, read_record
 from harness.searching.loop import search
 from harness.testing.gpu import Gpu, pretended_gpu
+from harness.training.fold import run_fold
 from harness.training.trainer import Progress, Trainer
 
 SHORT = "+batch_size=8+max_steps=4+validate_every=2"
@@ -141,6 +142,22 @@ def test_a_resumed_run_is_bit_identical_there_too(
             )
     if loss == "ccp":
         assert found.hook["instances"] > 1
+
+
+def test_a_record_says_how_numbers_were_computed(make: Callable[..., Experiment]) -> None:
+    """HPL adds up clusters, which torch can do in a fixed order; maxima of a network it cannot."""
+    frozen = {"protocol": f"frozen+crop=12+resize=16{SHORT}"}
+    here = run_fold(unit_of(make("hpl", **frozen))).compute
+    assert here == {"precision": "fp32", "tf32": [], "deterministic": True, "unordered": []}
+    with pretended_gpu():
+        there = run_fold(unit_of(make("hpl", device="cuda", seed=1, **frozen))).compute
+        pooled = run_fold(unit_of(make("hpl", device="cuda"))).compute
+    assert there["gpu"] == "Pretended GPU"
+    assert there["tf32"] == ["convolutions"]  # torch's default, on cards that have it
+    assert there["deterministic"] and not there["unordered"]
+    assert {"capability", "cuda"} <= set(there)
+    assert pooled["unordered"] == ["aten.max_pool2d_with_indices_backward"]
+    assert not pooled["deterministic"]
 
 
 TRUNKS = [name for name in registry.names("trunk") if name != "timm:NAME"]

@@ -22,6 +22,7 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.searching import cluster
 from harness.searching.storage import URL_VARIABLE
+from harness.testing import pretended_gpu
 
 
 @pytest.fixture
@@ -161,3 +162,32 @@ def test_two_tasks_on_this_machine_do_one_search(
     assert main(["show", "triplet", "--runs-dir", str(tmp_path / "runs")]) == 0
     assert "3 trials, 0 failed" in capsys.readouterr().out
     assert len(list(tmp_path.glob("runs/**/record.json"))) == 12
+
+
+@pytest.mark.parametrize(
+    ("there", "nodes", "gpus", "shares"),
+    [
+        (4, 2, 0, [["a", "c"], ["b", "d"]]),
+        (4, 3, 0, [["a", "d"], ["b"], ["c"]]),
+        (2, 4, 0, [["a"], ["b"], ["a"], ["b"]]),
+        (4, 2, 1, [["a"], ["b"]]),
+        (2, 3, 1, [["a"], ["b"], ["a"]]),
+    ],
+)
+def test_without_slurm_tasks_share_the_cards_evenly(
+    there: int, nodes: int, gpus: int, shares: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join("abcd"[:there]))
+    with pretended_gpu(count=there):
+        assert cluster._shares(RunConfig(), cluster.Nodes(nodes, gpus=gpus)) == shares
+        assert cluster._shares(RunConfig(device="cuda:1"), cluster.Nodes(2)) == [["b"], ["b"]]
+        with pytest.raises(HarnessError, match="--gpus 9 is more than the"):
+            cluster._shares(RunConfig(), cluster.Nodes(2, gpus=9))
+    assert cluster._shares(RunConfig(device="cpu"), cluster.Nodes(2)) == [[], []]
+
+
+def test_a_task_sees_its_own_cards_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
+    monkeypatch.setattr(cluster, "search", lambda configs: [])
+    assert cluster.SearchTask([], ["b"])() == 0
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "b"

@@ -1,116 +1,131 @@
-"""Matrix products in full float32, whatever a process set for speed."""
+"""Which device is taken, and what is said where a card is there that torch cannot use."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from harness.system.device import full_float32, multiply_in_float32
-
-CPU = torch.device("cpu")
-
-
-def set_by_name(precision: str) -> Callable[[], None]:
-    return lambda: torch.set_float32_matmul_precision(precision)
+from harness.errors import HarnessError
+from harness.system import cards
+from harness.system.device import choose_device, explain_device
+from harness.testing import pretended_gpu
 
 
-def allow_tf32() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = True
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Whatever this machine has; returns the folder that stands for /dev."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(cards, "DEVICES", tmp_path)
+    monkeypatch.setattr(cards, "DRIVER", tmp_path / "version")
+    monkeypatch.delenv(cards.VISIBLE, raising=False)
+    return tmp_path
 
 
-def set_for_cuda() -> None:
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpu", "no device named 'gpu'"),
+        ("cpu:3", "no device named 'cpu:3'"),
+        ("cuda", "device 'cuda' is not available here: there is no GPU"),
+        ("mps", "device 'mps' cannot be used: Apple's MPS has no float64"),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_refused(name: str, message: str, no_gpu: Path) -> None:
+    with pytest.raises(HarnessError, match=message):
+        choose_device(name)
 
 
-def set_for_the_cpu() -> None:
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+def test_auto_says_what_it_took_and_why(no_gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert explain_device("auto") == (torch.device("cpu"), "there is no GPU")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert "float64" in explain_device("auto")[1]
 
 
-def set_for_all() -> None:
-    torch.backends.fp32_precision = "tf32"
+def test_cards_are_named_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cards.VISIBLE, raising=False)
+    with pretended_gpu(count=2):
+        assert explain_device("auto") == (
+            torch.device("cuda"),
+            "2 cards, the first Pretended GPU",
+        )
+        assert explain_device("cuda:1")[1] == "Pretended GPU"
+        with pytest.raises(HarnessError, match="'cuda:2' does not exist; there are 2"):
+            choose_device("cuda:2")
 
 
-SETTINGS = [
-    *(set_by_name("highest"), set_by_name("high"), set_by_name("medium"), allow_tf32),
-    *(set_for_cuda, set_for_the_cpu, set_for_all),
-]
-
-
-def precisions() -> tuple[str, str]:
-    matmul = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    return matmul[0].fp32_precision, matmul[1].fp32_precision
-
-
-def old_setting() -> str:
-    """What torch's older function says; it raises where the newer settings do not fit it."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return "raises"
-
-
-@pytest.fixture(autouse=True)
-def default_precision() -> Iterator[None]:
-    yield
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.fp32_precision = "none"
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    torch.backends.mkldnn.matmul.fp32_precision = "none"
-
-
-@pytest.mark.parametrize("set_precision", SETTINGS)
-def test_precision_is_full_inside_and_afterwards_what_it_was(
-    set_precision: Callable[[], None],
+def test_a_card_that_torch_cannot_see_is_never_left_out_in_silence(
+    no_gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_precision()
-    before = precisions(), old_setting()
-    with full_float32(CPU):
-        assert precisions() == ("ieee", "ieee")
-    assert (precisions(), old_setting()) == before
-
-
-def test_a_setting_for_everything_still_rules_afterwards() -> None:
-    torch.backends.fp32_precision = "tf32"
-    with full_float32(CPU):
-        pass
-    assert precisions() == ("tf32", "tf32")
-    torch.backends.fp32_precision = "ieee"
-    assert precisions() == ("ieee", "ieee")
-
-
-def test_precision_is_restored_after_an_error() -> None:
-    torch.set_float32_matmul_precision("high")
-    with pytest.raises(ZeroDivisionError), full_float32(CPU):
-        _ = 1 / 0
-    assert torch.get_float32_matmul_precision() == "high"
-
-
-@pytest.mark.parametrize("variable", ["", "0", "1"])
-def test_products_are_those_of_full_precision(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", variable)
-    first, second = torch.rand(2, 64, 64, generator=torch.Generator().manual_seed(0))
-    expected = first.double() @ second.double()
-    for set_precision in SETTINGS:
-        set_precision()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            product = multiply_in_float32(first, second)
-        assert product.dtype == torch.float32
-        assert torch.allclose(product.double(), expected, rtol=64 * 2**-24, atol=0)
-
-
-def test_the_environment_variable_of_torch_changes_nothing_inside() -> None:
-    script = (
-        "import torch; from harness.system.device import full_float32\n"
-        "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
-        "with full_float32(torch.device('cpu')):\n"
-        "    assert torch.backends.cuda.matmul.fp32_precision == 'ieee'\n"
-        "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'\n"
+    (no_gpu / "nvidia0").touch()
+    (no_gpu / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02")
+    too_old = (
+        "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
+        "driver by downloading and installing a new version"
     )
-    environment = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+    def refuse() -> None:
+        raise RuntimeError(too_old)
+
+    monkeypatch.setattr(torch.cuda, "init", refuse)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    for name in ("auto", "cuda"):
+        with pytest.raises(HarnessError) as told:
+            choose_device(name)
+        for part in ("CUDA 13.2", "470.57.02", "is too old", "newer driver", "--device cpu"):
+            assert part in str(told.value)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(HarnessError, match="was built without CUDA; install one with it"):
+        choose_device("auto")
+    assert choose_device("cpu").type == "cpu"
+    monkeypatch.setenv(cards.VISIBLE, "")
+    assert explain_device("auto") == (
+        torch.device("cpu"),
+        "CUDA_VISIBLE_DEVICES hides the GPUs",
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "runs"),
+    [
+        ((8, 6), ["sm_80", "sm_90"], True),  # a binary runs on later cards of its generation
+        ((6, 1), ["sm_75", "sm_80"], False),
+        ((8, 0), ["sm_86"], False),
+        ((10, 3), ["sm_90", "sm_100"], True),
+        ((12, 0), ["sm_90", "compute_90"], True),  # text is compiled for any later one
+        ((9, 0), ["sm_90a"], True),
+    ],
+)
+def test_a_card_without_kernels_is_named(
+    capability: tuple[int, int],
+    built: list[str],
+    runs: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(cards.VISIBLE, raising=False)
+    with pretended_gpu():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda card: capability)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
+        if runs:
+            assert choose_device("auto").type == "cuda"
+        else:
+            number = "".join(map(str, capability))
+            with pytest.raises(
+                HarnessError, match=rf"Pretended GPU \(sm_{number}\) has no kernels"
+            ):
+                choose_device("auto")
+        monkeypatch.undo()
+
+
+def test_nvidia_smi_is_asked_about_the_visible_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "$@" > "$0.asked"\necho 8000\necho 5000\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv(cards.VISIBLE, "GPU-a,3")
+    assert cards.free_memory() == 5000 * 2**20  # of the fullest
+    assert "--id GPU-a,3" in (tmp_path / "nvidia-smi.asked").read_text()

@@ -1,0 +1,102 @@
+"""Where a search trains, how many workers share a card, and what the user is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.config import RunConfig
+from harness.data import sources
+from harness.experiment import Experiment, build_experiment
+from harness.system import cards
+from harness.system.progress import Event, Placed
+from harness.testing import pretended_gpu
+from harness.training import placement
+
+MakeExperiment = Callable[..., Experiment]
+
+
+def settled(experiment: Experiment, gpus: int = 1) -> tuple[RunConfig, str]:
+    heard: list[Event] = []
+    with pretended_gpu(count=gpus):
+        found = placement.settle(experiment.config, [experiment], heard.append)
+    (event,) = heard
+    assert isinstance(event, Placed) and event.device == found.device
+    return found, event.reason
+
+
+def test_small_steps_on_frozen_features_are_the_cpus_unless_one_insists(
+    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = make_experiment(protocol="frozen", device="auto")
+    found, reason = settled(frozen)
+    assert found.device == "cpu"
+    assert "million operations" in reason and "--device cuda insists" in reason
+    assert settled(make_experiment(protocol="frozen", device="cuda"))[0].device == "cuda"
+    assert settled(make_experiment(device="auto"))[0].device == "cuda"  # images
+    monkeypatch.setattr(placement, "WORTH_A_CARD", 1.0)
+    assert settled(frozen)[0].device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores", "free", "mps", "expected"),
+    [
+        (1, 16, None, False, 3),  # processes that take turns
+        (1, 16, None, True, 8),
+        (1, 2, None, True, 2),  # each needs a core
+        (4, 8, None, True, 2),
+        (1, 16, 4, True, 2),  # GiB that are free
+        (1, 16, 1, True, 1),
+    ],
+)
+def test_small_models_share_a_card_as_memory_and_cores_allow(
+    gpus: int,
+    cores: int,
+    free: int | None,
+    mps: bool,
+    expected: int,
+    make_experiment: MakeExperiment,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement, "cores", lambda: cores)
+    monkeypatch.setattr(cards, "free_memory", lambda: free and free * 2**30)
+    monkeypatch.setattr(cards, "mps_runs", lambda: mps)
+    found, reason = settled(make_experiment(device="auto", per_gpu="auto"), gpus)
+    assert found.per_gpu == expected
+    assert ("MPS" in reason) == (expected > 1)
+    assert settled(make_experiment(device="auto", per_gpu=5))[0].per_gpu == 5
+    assert settled(make_experiment(device="auto"))[0].per_gpu == 1
+
+
+def test_images_fill_a_card_alone(folder_config: RunConfig) -> None:
+    large = folder_config.protocol.replace("crop=12", "crop=128").replace("=16", "=128")
+    values = {"device": "auto", "per_gpu": "auto", "protocol": large}
+    assert settled(build_experiment(folder_config.updated(values)))[0].per_gpu == 1
+
+
+def test_features_are_encoded_apart_where_workers_follow(
+    folder_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the process which waits for its workers holds no memory of a card."""
+    apart: list[str] = []
+
+    def run(
+        target: Callable[..., None], job: object, device: str, *rest: object, **how: bool
+    ) -> None:
+        assert how == {"apart": True}
+        apart.append(device)
+        target(job, "cuda:0", lambda event: None)
+
+    monkeypatch.setattr(sources, "run_workers", run)
+    values = {"device": "cuda", "protocol": "frozen+crop=12+resize=16", "loader_workers": 0}
+    config = folder_config.updated({**values, "workers": 0})
+    with pretended_gpu(count=2) as gpu:
+        sources.open_part(build_experiment(config), "trainval")
+        assert apart == ["cuda"]
+        gpu.kernels.clear()
+        sources.open_part(build_experiment(config), "trainval")  # they are there
+        assert apart == ["cuda"] and not gpu.kernels
+        alone = config.updated({"workers": 1})
+        sources.open_part(build_experiment(alone), "test")
+        assert apart == ["cuda"] and gpu.kernels
