@@ -44,6 +44,8 @@ class Settings(TypedDict, total=False):
     workers: Count
     per_gpu: Annotated[int, Meta(ge=1)] | Literal["auto"]
     loader_workers: Annotated[int, Meta(ge=-1)]
+    micro_batch: Count
+    checkpoint_gradients: bool
     device: str
     allow_missing: bool
     cache: Literal["on", "off"]
@@ -84,6 +86,9 @@ class RunConfig:
             where the model is too small to fill it, else one.
         loader_workers: processes that prepare batches for one training process; -1 is none on a
             CPU, four beside a GPU.
+        micro_batch: images that pass the trunk together, for the same gradients in less memory; 0
+            is the whole batch.
+        checkpoint_gradients: compute layers of the trunk again instead of keeping them (timm).
         allow_missing: go on without images that are missing or broken.
         cache: on keeps decoded images, off decodes them every time.
         storage: URL of a database that keeps the studies; empty is a journal in the run directory.
@@ -110,6 +115,8 @@ class RunConfig:
     workers: int = 0
     per_gpu: int | Literal["auto"] = 1
     loader_workers: int = -1
+    micro_batch: int = 0
+    checkpoint_gradients: bool = False
     device: str = "auto"
     allow_missing: bool = False
     cache: Literal["on", "off"] = "on"

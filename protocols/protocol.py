@@ -25,7 +25,7 @@ ADDED_LATER = (
     *("loss_lr", "warmup_epochs", "warmup_groups", "warmup_extra", "warmup_statistics"),
     *("schedule", "lr_factor", "lr_every", "lr_epochs", "plateau_on", "plateau_patience"),
     *("plateau_threshold", "plateau_mode", "plateau_cooldown", "plateau_floor"),
-    *("clip_each", "clip_loss", "test_metrics"),
+    *("clip_each", "clip_loss", "test_metrics", "precision"),
 )
 
 # Types of fields, with what a run can use.
@@ -45,6 +45,7 @@ Split = Annotated[str, Meta(pattern=r"^(half|official|[\w.-]+@[0-9a-f]{8})$")]
 SPLITS = ("half", "official", "those of --split FILE")
 Selection = Literal["best", "last", "test", "replay"]
 Batches = Literal["drawn", "shuffled", "dealt"]
+Precision = Literal["fp32", "tf32", "bf16"]
 Schedule = Literal["constant", "step", "multistep", "plateau"]
 
 WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -52,7 +53,7 @@ WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", 
 # Fields that do nothing where the trunk is frozen, by the value that says so.
 OF_THE_TRUNK = {
     **{"trunk_lr": None, "warmup_steps": 0, "warmup_epochs": 0},
-    **{"freeze_affine": False, "crop_from": "resized"},
+    **{"freeze_affine": False, "crop_from": "resized", "precision": "fp32"},
 }
 
 # The length of training in steps, which takes the place of epochs.
@@ -121,6 +122,9 @@ class EvaluationProtocol:
         min_gain: a smaller one is no improvement.
         stop_below: training ends when the score falls to this share of the best.
         test_metrics: what a test measures besides, as "recall_at_2" and "nmi".
+        precision: of the trunk on a card: "fp32" is torch's default, which lets convolutions use
+            TF32 where a card has it; "tf32" lets products, too; "bf16" computes trunk and head in
+            bfloat16. Loss and distances are computed in full float32.
         threads: CPU threads of one training process, so that workers never change a score.
         prune: stop a trial of the search whose first folds are hopeless.
         datasets: data set -> fields that differ there.
@@ -194,6 +198,7 @@ class EvaluationProtocol:
     min_gain: Number = 0.0
     stop_below: Share | None = None
     test_metrics: tuple[str, ...] | None = None
+    precision: Precision = "fp32"
     threads: Count = 1
     prune: bool = False
 

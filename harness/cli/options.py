@@ -59,6 +59,14 @@ PerGpu = Annotated[
         "--per-gpu", metavar="N|auto", help="Workers that share a card. auto: as many as fit."
     ),
 ]
+MicroBatch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Images that pass the trunk together: less memory, same gradients."),
+]
+CheckpointGradients = Annotated[
+    bool | None,
+    typer.Option("--checkpoint-gradients", help="Compute layers twice: less memory (timm)."),
+]
 Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N or cpu.")]
 DataRoot = Annotated[
     str | None, typer.Option(help="Folder of the data set. Or HARNESS_DATA in the environment.")

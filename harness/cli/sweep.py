@@ -46,6 +46,8 @@ def sweep(
     workers: options.Workers = None,
     per_gpu: options.PerGpu = None,
     device: options.Device = None,
+    micro_batch: options.MicroBatch = None,
+    checkpoint_gradients: options.CheckpointGradients = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = None,
     cache: options.Cache = None,

@@ -25,6 +25,8 @@ def train(
     preset: options.Preset = None,
     seed: options.Seed = None,
     device: options.Device = None,
+    micro_batch: options.MicroBatch = None,
+    checkpoint_gradients: options.CheckpointGradients = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = None,
     cache: options.Cache = None,

@@ -10,6 +10,7 @@ from torch import nn
 
 from harness.errors import HarnessError, refusing
 from harness.experiment import Benchmark, Experiment
+from harness.model.memory import save_memory
 from harness.model.network import FrozenTrunk, Model, PooledTrunk
 from harness.system.seeds import derive_seed
 
@@ -21,10 +22,12 @@ def build_trunk(benchmark: Benchmark, seed: int) -> PooledTrunk:
         torch.manual_seed(seed)
         channels = trunk.channels or benchmark.listing.channels
         network = trunk.build(channels, benchmark.config.weights)
-    return PooledTrunk(network, trunk.normalize, benchmark.protocol.pooling)
+    built = PooledTrunk(network, trunk.normalize, benchmark.protocol.pooling)
+    save_memory(benchmark, built)
+    return built
 
 
-_widths: dict[tuple[str, str, int, int], int] = {}  # of trunks that passed, in this process
+_widths: dict[tuple[Any, ...], int] = {}  # of trunks that passed, in this process
 
 
 def check_trunk(benchmark: Benchmark) -> int:
@@ -33,7 +36,9 @@ def check_trunk(benchmark: Benchmark) -> int:
     Returns the number of its features.
     """
     trunk, crop, channels = benchmark.trunk, benchmark.protocol.crop, benchmark.listing.channels
-    asked = (trunk.name, benchmark.weights, channels, crop)
+    config, frozen = benchmark.config, benchmark.protocol.freeze_batchnorm
+    saving = (config.micro_batch, config.checkpoint_gradients, frozen)
+    asked = (trunk.name, benchmark.weights, channels, crop, *saving)
     if asked in _widths:  # for another method
         return _widths[asked]
     with refusing():
@@ -103,7 +108,7 @@ def build_model(
         head = experiment.method.make_head(trunk.out_features, size, params)
         if head is None:
             head = nn.Linear(trunk.out_features, size, bias=protocol.head_bias)
-    return Model(trunk, protocol.norm, head)
+    return Model(trunk, protocol.norm, head, protocol.precision)
 
 
 def attach(loss: nn.Module, head: nn.Module) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from losses._tools.ball import ball_normalize
@@ -59,11 +60,25 @@ class FrozenTrunk(nn.Identity):
 
 
 class Model(nn.Module):
-    """Trunk, norm and head."""
+    """Trunk, norm and head.
 
-    def __init__(self, trunk: PooledTrunk | FrozenTrunk, norm: str, head: nn.Module) -> None:
+    Args:
+        precision: "bf16" computes the trunk in bfloat16, and the head if it is a single layer;
+            features and embeddings are float32 numbers all the same.
+    """
+
+    def __init__(
+        self,
+        trunk: PooledTrunk | FrozenTrunk,
+        norm: str,
+        head: nn.Module,
+        precision: str = "fp32",
+    ) -> None:
         super().__init__()
         self.trunk = trunk
+        self.precision = precision
+        if precision != "fp32":  # the order of channels that tensor cores compute in
+            self.trunk.to(memory_format=torch.channels_last)
         # Without affine, so that it has no parameters of its own.
         self.norm = (
             nn.LayerNorm(trunk.out_features, elementwise_affine=False)
@@ -74,7 +89,21 @@ class Model(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, embedding size), not normalised."""
-        return self.head(self.norm(self.trunk(inputs)))
+        return self.embed(self.features(inputs))
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """(n, features) of the trunk, pooled."""
+        if self.precision != "bf16":
+            return self.trunk(inputs)
+        with torch.autocast(inputs.device.type, torch.bfloat16):
+            return self.trunk(inputs.contiguous(memory_format=torch.channels_last)).float()
+
+    def embed(self, features: Tensor) -> Tensor:
+        """Embeddings of pooled features. Heads of several layers know their own precision."""
+        if self.precision != "bf16" or not isinstance(self.head, nn.Linear):
+            return self.head(self.norm(features))
+        with torch.autocast(features.device.type, torch.bfloat16):
+            return self.head(self.norm(features)).float()
 
 
 def freeze_batchnorm(trunk: nn.Module) -> None:

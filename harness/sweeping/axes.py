@@ -25,6 +25,7 @@ PARAMS, PROTOCOL = "params.", "protocol."
 NOT_AXES = (
     *("loss", "params", "space", "trials", "trials_per_dimension", "until_flat", "max_trials"),
     *("select", "reproductions", "sampler", "workers", "per_gpu", "loader_workers", "device"),
+    *("micro_batch", "checkpoint_gradients"),
     *("allow_missing", "cache", "data_root", "storage", "heartbeat"),
     *("runs_dir", "results_dir", "cache_dir"),
 )

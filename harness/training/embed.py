@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from harness.data.batches import Blocks, Source
 from harness.data.loading import Loader
-from harness.model.network import NORMALIZERS
+from harness.model.network import NORMALIZERS, Model
+from harness.system.precision import training_precision
 
 
 @torch.no_grad()
@@ -19,7 +20,7 @@ def embed(encode: Callable[[Tensor], Tensor], blocks: Blocks, loader: Loader) ->
 
 
 def embed_with(
-    model: nn.Module,
+    model: Model,
     source: Source,
     indices: Sequence[int],
     loader: Loader,
@@ -29,7 +30,9 @@ def embed_with(
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        return NORMALIZERS[normalizer](embed(model, Blocks(source, indices), loader))
+        with training_precision(model.precision, loader.device):
+            embeddings = embed(model, Blocks(source, indices), loader)
+        return NORMALIZERS[normalizer](embeddings)
     finally:
         for module, training in modes:
             module.training = training

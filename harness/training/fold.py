@@ -88,7 +88,7 @@ def _train(
     protocol = unit.experiment.protocol
     with (
         cpu_threads(protocol.threads),
-        training_precision("fp32", device) as tf32,
+        training_precision(protocol.precision, device) as tf32,
         repeating(device) as unordered,
     ):
         trainer = build_trainer(unit, device)
@@ -109,7 +109,7 @@ def _train(
         provenance=provenance(),
         adjusted=adjusted_by(trainer.loss),
         compute=Compute(
-            precision="fp32",
+            precision=protocol.precision,
             tf32=tf32,
             deterministic=not unordered,
             unordered=sorted(unordered),

@@ -23,6 +23,7 @@ from harness.results.records import Fit
 from harness.system.files import replacing
 from harness.training.embed import embed
 from harness.training.optimizer import Schedule, build_optimizer
+from harness.training.pieces import backward_by_pieces
 from harness.training.plan import plan_of
 from losses._tools.checks import values_are_checked
 from losses.method import Hook, Method
@@ -76,6 +77,7 @@ class Trainer:
         method: Method,
         params: Mapping[str, Any],
         loader: Loader,
+        micro_batch: int = 0,
     ) -> None:
         self.device = loader.device
         self.model = model.to(self.device)
@@ -87,6 +89,9 @@ class Trainer:
         self.method = method
         self.params = params
         self.loader = loader
+        # Products of the loss are to be exact where those of the trunk are not.
+        by_pieces = micro_batch or protocol.precision == "tf32"
+        self.piece = (micro_batch or protocol.batch_size) if by_pieces else None
         self.plan = plan_of(protocol, batches.epoch_steps)
         if protocol.freeze_affine:
             freeze_affine(model.trunk)
@@ -193,10 +198,13 @@ class Trainer:
         raise AssertionError("the last step always validates and stops")
 
     def _train_step(self, images: Tensor, labels: Tensor) -> Tensor:
-        loss = self.loss(self.model(images), labels)
         for parameter in self.parameters:  # as zero_grad does, without its profiling
             parameter.grad = None
-        loss.backward()
+        if self.piece is None:
+            loss = self.loss(self.model(images), labels)
+            loss.backward()
+        else:
+            loss = backward_by_pieces(self.model, self.loss, images, labels, self.piece)
         self.hook.after_backward(self)
         self._clip()
         self.optimizer.step()

@@ -110,6 +110,7 @@ class Unit:
             method=method,
             params=self.params,
             loader=open_loader(experiment.config, device, laborious=not protocol.frozen),
+            micro_batch=0 if protocol.frozen else experiment.config.micro_batch,
         )
 
     def load_model(self, device: torch.device) -> Model:

@@ -33,6 +33,7 @@ class TimmFeatures(nn.Module):
         self.class_token = getattr(network, "global_pool", "") == "token"
         self.prefix: int = getattr(network, "num_prefix_tokens", 0)
         self.norm_path = _norm_behind_pooling(network)
+        self.can_checkpoint = _can_checkpoint(network)
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, 3, side, side) -> (n, features, height, width); of tokens (n, features, tokens, 1).
@@ -48,6 +49,10 @@ class TimmFeatures(nn.Module):
         tokens = features[:, :1] if self.class_token else features[:, self.prefix :]
         return tokens.transpose(1, 2).unsqueeze(3)
 
+    def checkpoint_gradients(self) -> None:
+        """Keep little of what gradients need, and compute the rest again."""
+        self.network.set_grad_checkpointing(True)
+
     def after_pooling(self, pooled: Tensor) -> Tensor:
         """(n, features) -> the same through the norm that the network has there, if it has one."""
         if self.norm_path is None:
@@ -55,6 +60,15 @@ class TimmFeatures(nn.Module):
         norm = self.network.get_submodule(self.norm_path)
         of_maps = "2d" in type(norm).__name__
         return norm(pooled[:, :, None, None] if of_maps else pooled).flatten(1)
+
+
+def _can_checkpoint(network: Any) -> bool:
+    try:
+        network.set_grad_checkpointing(True)
+    except (AssertionError, AttributeError, NotImplementedError):  # as timm refuses
+        return False
+    network.set_grad_checkpointing(False)
+    return True
 
 
 def _norm_behind_pooling(network: Any) -> str | None:

@@ -1,0 +1,57 @@
+"""Large trunks in small memory: what can be done for one, and what is refused."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from harness.errors import HarnessError
+from harness.experiment import Benchmark
+from harness.model.network import PooledTrunk
+
+
+def save_memory(benchmark: Benchmark, trunk: PooledTrunk) -> None:
+    """Do for a trunk what the config asks for; refuse what would change its results."""
+    config = benchmark.config
+    if config.micro_batch and _images_meet(benchmark, trunk):
+        raise HarnessError(
+            f"--micro-batch {config.micro_batch} would change what is trained: batch norm of "
+            f"{benchmark.trunk.name} sees all images of a batch together\n"
+            f"  freeze it, --protocol {config.protocol}+freeze_batchnorm=true"
+            + ("; or give --checkpoint-gradients" if _can_checkpoint(trunk) else "")
+        )
+    if config.checkpoint_gradients:
+        if not _can_checkpoint(trunk):
+            raise HarnessError(
+                f"trunk {benchmark.trunk.name} cannot compute its layers again for gradients; "
+                "timm's can (`harness list trunks`)"
+                + ("" if _images_meet(benchmark, trunk) else "; or give --micro-batch N")
+            )
+        trunk.network.checkpoint_gradients()  # type: ignore[operator]
+
+
+def advice(benchmark: Benchmark, trunk: PooledTrunk) -> str:
+    """What would make a trunk fit that did not."""
+    config, batch = benchmark.config, benchmark.protocol.batch_size
+    ways = []
+    piece = (config.micro_batch or batch) // 2
+    if piece and not benchmark.protocol.frozen and not _images_meet(benchmark, trunk):
+        ways.append(f"--micro-batch {piece} (the same gradients, one more pass forward)")
+    if not config.checkpoint_gradients and _can_checkpoint(trunk):
+        ways.append("--checkpoint-gradients (the same gradients, layers computed twice)")
+    if config.per_gpu != 1 or config.workers != 1:
+        ways.append("fewer workers on a card (--per-gpu, --workers)")
+    smaller = f"smaller batches or images, --protocol {config.protocol}+batch_size={batch // 2}"
+    return " or ".join(ways) if ways else f"{smaller}: another table"
+
+
+def _images_meet(benchmark: Benchmark, trunk: nn.Module) -> bool:
+    """Whether an image of a batch can change what the trunk makes of another."""
+    protocol = benchmark.protocol
+    if not any(isinstance(module, _BatchNorm) for module in trunk.modules()):
+        return False
+    return not protocol.freeze_batchnorm
+
+
+def _can_checkpoint(trunk: PooledTrunk) -> bool:
+    return bool(getattr(trunk.network, "can_checkpoint", False))
