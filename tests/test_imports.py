@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     *(("errors", "redact", "typed", "config"), ("system",), ("metrics",), ("results",)),
     *(("registry", "experiment"), ("model",), ("data",), ("training",), ("searching",)),
-    *(("evaluation",), ("sweeping",), ("cli",), ("__init__", "__main__", "testing", "report")),
+    *(("evaluation",), ("sweeping",), ("report",), ("cli",), ("__init__", "__main__", "testing")),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

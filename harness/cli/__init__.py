@@ -12,10 +12,13 @@ import typer
 from harness.cli.compare import compare
 from harness.cli.dashboard import dashboard
 from harness.cli.data import data
+from harness.cli.embed import embed
 from harness.cli.eval import evaluate
 from harness.cli.leaderboard import leaderboard
 from harness.cli.list import list_
 from harness.cli.merge import merge
+from harness.cli.plot import plot
+from harness.cli.report import report
 from harness.cli.search import search
 from harness.cli.show import show
 from harness.cli.submit import submit
@@ -41,6 +44,9 @@ app.command()(sweep)
 app.command()(leaderboard)
 app.command()(compare)
 app.command()(verdict)
+app.command()(report)
+app.command()(plot)
+app.command()(embed)
 app.command()(tables)
 app.command()(merge)
 app.command()(show)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -73,3 +74,7 @@ def evaluate(
         done = run_evaluation(losses, values, listener, parse_metrics(wanted), single_512)
     results = Path(values.get("results_dir", RunConfig.results_dir))
     show_tables(done.tables, results, published, done.problems)
+    folders = {"results_dir": "--results-dir", "runs_dir": "--runs-dir"}
+    where = [word for key, flag in folders.items() if key in values for word in (flag, values[key])]
+    command = shlex.join(["harness", "report", *where])
+    print(f"a page about all of it: {command} (with --pictures: images, too)")

@@ -95,13 +95,13 @@ def _print_beside(table: Path, numbers: Path) -> None:
     """Ours and the papers', and a file of both."""
     from harness.results.layout import BESIDE_PUBLISHED
     from harness.results.published import beside
-    from harness.results.rendering import beside_shown
+    from harness.results.rendering import beside_shown, to_csv
     from harness.system.files import write_text
 
     found = beside(table, numbers)
     if len(found.rows):
         path = table / BESIDE_PUBLISHED
-        write_text(path, found.rows.to_csv(index=False))
+        write_text(path, to_csv(found.rows))
         print_table(beside_shown(found.rows), "Ours and published, in percent")
         print("± of the difference: of ours and theirs together, or of ours if they give none.")
         print(f"file: {path}\n")

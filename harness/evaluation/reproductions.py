@@ -9,26 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
 from harness.config import RunConfig
-from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.extra_metrics import add_metrics, missing_metrics
+from harness.evaluation.kept_models import Opened, embed_test
 from harness.evaluation.naive import evaluate_naive
-from harness.evaluation.scoring import TestEmbeddings, describe_test, score
-from harness.experiment import Experiment, build_experiment, digest_of
+from harness.evaluation.scoring import TestEmbeddings, score
+from harness.experiment import Experiment, build_experiment
 from harness.model.build import check_trunk
-from harness.model.network import Model
 from harness.results.classes import note_test_classes
 from harness.results.layout import record_lock, record_path, single_path
-from harness.results.ledger import note_test_opening
 from harness.results.provenance import provenance
 from harness.results.records import (
     FoldRecord,
-    Identity,
     RecordError,
     SearchFacts,
     TestRecord,
@@ -38,16 +34,15 @@ from harness.searching.found import FILTERS, find_searches
 from harness.searching.samplers import ends_of, grid_size
 from harness.searching.study import check_measures, sampler_of, stored_space
 from harness.searching.summary import SearchSummary, summarize
-from harness.system.device import choose_device, cpu_threads
+from harness.system.device import cpu_threads
 from harness.system.progress import Event, Listener, ModelEnded, Tested, Validated, ignore
 from harness.system.workers import run_workers, worker_count
-from harness.training.embed import concatenate, embed_with
 from harness.training.fold import BuildTrainer, run_fold
 from harness.training.placement import settle
 from harness.training.single_model import KIND, build_single_trainer, without_folds
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import units_of
-from harness.training.unit import Unit, evaluation_loader
+from harness.training.unit import Unit
 from losses.method import Space
 
 
@@ -209,25 +204,8 @@ def _nothing_found(
 
 
 @dataclass(frozen=True)
-class _Opened:
-    """An experiment and what its models see of the trainval classes."""
-
-    experiment: Experiment
-    trainval: Source
-
-    @property
-    def label(self) -> str:
-        """Of its row: another way to choose the trial makes another one."""
-        select = self.experiment.config.select
-        return self.experiment.method.name + (f"+select={select}" if select != "mean" else "")
-
-    @property
-    def identity(self) -> Identity:
-        return {**self.experiment.identity(self.trainval.fingerprint), "method": self.label}
-
-    def digest(self, params: Mapping[str, Any]) -> str:
-        """Names the runs at some parameters, in records and in the ledger."""
-        return digest_of({"identity": self.identity, "params": dict(params)})
+class _Opened(Opened):
+    """What evaluation asks of an experiment beside."""
 
     def record_paths(self, job: Job, repetition: int) -> list[Path]:
         """Every test record that a job asks of a repetition."""
@@ -355,22 +333,7 @@ class _Run:
             add_metrics(path, self.job.metrics, lambda: self.embed(units), experiment.runs)
 
     def embed(self, units: Sequence[Unit]) -> TestEmbeddings:
-        """Open the test classes, as the models see them."""
-        experiment = units[0].experiment
-        method = experiment.method
-        device = choose_device(experiment.config.device)
-        models = [_load(unit, device) for unit in units]
-        digest = self.opened.digest(self.job.params)
-        note_test_opening(experiment.results, self.opened.label, digest, self.repetition)
-        test = open_part(experiment, "test")
-        loader = evaluation_loader(experiment, device)
-        embeddings = [
-            embed_with(model, test, test.indices, loader, method.normalizer) for model in models
-        ]
-        kinds = {"concatenated": [concatenate(embeddings, method.normalizer)]}
-        if len(embeddings) > 1:
-            kinds["separated"] = embeddings
-        return describe_test(experiment, self.opened.trainval, test, kinds)
+        return embed_test(self.opened, units)
 
 
 class _Reproduction(_Run):
@@ -412,14 +375,3 @@ def finished_folds(units: Sequence[Unit]) -> list[FoldRecord] | None:
     found = [unit.find_record() for unit in units]
     folds = [fold for fold in found if fold is not None]
     return folds if len(folds) == len(found) else None
-
-
-def _load(unit: Unit, device: torch.device) -> Model:
-    try:
-        return unit.load_model(device)
-    except Exception as error:  # whatever torch makes of a broken file
-        raise HarnessError(
-            f"the weights of fold {unit.fold} in {unit.folder} cannot be read "
-            f"({type(error).__name__}); with the folder moved away, a run that was not tested yet "
-            "is trained again"
-        ) from None

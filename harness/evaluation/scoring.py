@@ -33,6 +33,7 @@ class TestEmbeddings:
         queries: (n,) which of them search the others (In-Shop); None if each searches all.
         fingerprint: of the images.
         missing_images: how many of the whole data set are not among them, nor were in training.
+        indices: (n,) of the images, in the listing.
     """
 
     __test__ = False  # pytest: not a test
@@ -42,6 +43,7 @@ class TestEmbeddings:
     queries: np.ndarray | None
     fingerprint: str
     missing_images: int
+    indices: np.ndarray
 
     @property
     def query_labels(self) -> np.ndarray:
@@ -70,6 +72,7 @@ def describe_test(
     absent = sum(experiment.absent(part, len(source.indices)) for part, source in parts.items())
     return TestEmbeddings(
         kinds=kinds,
+        indices=np.array(indices),
         labels=listing.labels[indices],
         queries=None if listing.queries is None else listing.queries[indices],
         fingerprint=test.fingerprint,

@@ -59,5 +59,6 @@ LATEX_SPECIAL = {
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX prints as it stands."""
-    return "".join(LATEX_SPECIAL.get(character, character) for character in text)
+    """Text that LaTeX prints as it stands, on one line."""
+    line = " ".join(text.split())
+    return "".join(LATEX_SPECIAL.get(character, character) for character in line)

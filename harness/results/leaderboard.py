@@ -21,7 +21,7 @@ from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN
 from harness.results.ledger import read_ledger
 from harness.results.provenance import commit_of, versions_of
 from harness.results.records import FoldFacts
-from harness.results.rendering import describe_columns, to_markdown
+from harness.results.rendering import describe_columns, to_csv, to_markdown
 from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import LEVEL, holm, mean_and_interval, paired
 from harness.system.files import write_text
@@ -65,7 +65,7 @@ def frame_of(rows: Sequence[Row], openings: Counter[str] | None = None) -> pd.Da
 def write(board: Leaderboard) -> list[Path]:
     """Write the table beside its records; returns the files."""
     texts = {
-        CSV: board.frame.to_csv(index=False),
+        CSV: to_csv(board.frame),
         MARKDOWN: to_markdown(board.frame),
         LATEX: to_latex(board.frame),
         COLUMNS: describe_columns(board.frame),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 
@@ -87,8 +89,40 @@ def beside_shown(rows: pd.DataFrame) -> pd.DataFrame:
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """The table with what it measures above and how to read it below."""
-    lines = [f"# {heading(frame, '`')}", "", *markdown_table(shown(frame)), "", *notes_on(frame)]
-    return "\n".join(lines) + "\n"
+    table = shown(frame)
+    table["method"] = table["method"].map(markdown_text)
+    notes = map(markdown_text, notes_on(frame))
+    lines = [f"# {markdown_text(heading(frame, '`'), kept='`')}", "", *markdown_table(table), ""]
+    return "\n".join([*lines, *notes]) + "\n"
+
+
+# What Markdown reads as more than a character; an underscore within a word is one.
+_MARKDOWN_SPECIAL = re.compile(r"[\\`*\[\]<>|~#!&]|(?<!\w)_|_(?!\w)")
+
+
+def markdown_text(text: str, kept: str = "") -> str:
+    """Text that Markdown prints as it stands, on one line.
+
+    Args:
+        kept: characters that mean what they mean in Markdown.
+    """
+    line = " ".join(text.split())
+    return _MARKDOWN_SPECIAL.sub(lambda m: m[0] if m[0] in kept else f"\\{m[0]}", line)
+
+
+# What makes a spreadsheet take a cell for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Full precision; a text that a spreadsheet would run begins with an apostrophe there."""
+    safe = frame.copy()
+    for column in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[column]):
+            safe[column] = safe[column].map(
+                lambda cell: f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell
+            )
+    return safe.to_csv(index=False)
 
 
 def markdown_table(table: pd.DataFrame) -> list[str]:

@@ -16,7 +16,9 @@ def test_queries_search_the_gallery_alone() -> None:
     places = torch.tensor([[0.0], [4.0], [9.0], [1.0], [3.5], [6.0], [20.0]])
     labels = np.array([0, 0, 1, 0, 1, 0, 1])
     queries = np.array([True, True, True, False, False, False, False])
-    test = TestEmbeddings({"concatenated": [places]}, labels, queries, "f", missing_images=2)
+    test = TestEmbeddings(
+        {"concatenated": [places]}, labels, queries, "f", 2, np.arange(len(labels))
+    )
     found = score(test)
     # first query: 1.0 (hit), 3.5 -> RP 1/2, MAP@R (1)/2; second: 3.5, 6.0 (hit) -> 1/2, (1/2)/2;
     # third: 6.0, 3.5 (hit) -> 1/2, (1/2)/2
@@ -32,6 +34,6 @@ def test_queries_search_the_gallery_alone() -> None:
 def test_without_roles_every_image_searches_all_others() -> None:
     points = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
     labels = np.arange(12) % 3
-    test = TestEmbeddings({"concatenated": [points]}, labels, None, "f", missing_images=0)
+    test = TestEmbeddings({"concatenated": [points]}, labels, None, "f", 0, np.arange(len(labels)))
     expected = retrieval.evaluate(points, torch.from_numpy(labels)).values
     assert score(test)["scores"]["concatenated"] == expected

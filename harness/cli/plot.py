@@ -1,0 +1,58 @@
+"""`harness plot`: a single figure for a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import Protocol, ResultsDir, Trunk
+from harness.errors import HarnessError, unknown
+
+
+def plot(
+    figure: Annotated[
+        str,
+        typer.Argument(
+            metavar="FIGURE",
+            help="scores, differences, search, training, selection, classes or cost.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="FILE.svg, .pdf or .png.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="A row of the table; repeat it. Default: all.")
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="Whose table.")] = "glyphs",
+    protocol: Protocol = None,
+    trunk: Trunk = None,
+    metric: Annotated[str, typer.Option(help="Of scores: map_at_r, p_at_1, ...")] = "map_at_r",
+    kind: Annotated[str, typer.Option(help="concatenated or separated.")] = "concatenated",
+    columns: Annotated[int, typer.Option(help="Width: 1 or 2 columns of a paper.")] = 1,
+    serif: Annotated[bool, typer.Option("--serif", help="Letters with serifs.")] = False,
+    results_dir: ResultsDir = None,
+) -> None:
+    """Draw one figure of one table, in vectors, readable in grey.
+
+    $ harness plot scores --dataset glyphs --output scores.pdf
+
+    $ harness plot classes --method ccp-c2 --method proxyanchor --output classes.svg --serif
+    """
+    from harness.metrics.names import KINDS
+    from harness.report.figures import FIGURES, FORMATS, Choice, draw, save
+    from harness.report.table import read_table
+    from harness.results.compare import find_table
+
+    # Before any record is read.
+    if figure not in FIGURES:
+        raise unknown("figure", figure, FIGURES)
+    if output.suffix not in FORMATS:
+        raise HarnessError(f"--output must end in {', '.join(FORMATS)}; got {output}")
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)
+    table = read_table(folder)
+    if table is None:
+        raise HarnessError(f"no record in {folder} can be used")
+    save(draw(figure, Choice(table, tuple(method or ()), kind, metric), columns, serif), output)
+    print(f"{output}: {figure} of {table.name}")

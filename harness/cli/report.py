@@ -1,0 +1,99 @@
+"""`harness report`: one page with all that results, searches and kept models can show."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import options
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.report.page import Report
+
+
+def report(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TABLE", help="Part of its name, as cub or mlrc/glyphs. Default: all."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="Images of the data set: opens the test classes.")
+    ] = False,
+    method: Annotated[
+        list[str] | None, typer.Option(help="In the pictures; repeat it. Default: the best four.")
+    ] = None,
+    query: Annotated[
+        list[str] | None, typer.Option(help="Part of the name of an image to search with.")
+    ] = None,
+    queries: Annotated[int, typer.Option(help="Random, best and worst ones, so many each.")] = 4,
+    neighbours: Annotated[int, typer.Option(help="Of each query.")] = 8,
+    pixels: Annotated[int, typer.Option(help="Longer side of a thumbnail.")] = 64,
+    points: Annotated[int, typer.Option(help="Of a map.")] = 600,
+    runs_dir: options.RunsDir = None,
+    results_dir: options.ResultsDir = None,
+    data_root: options.DataRoot = None,
+    cache_dir: options.CacheDir = None,
+    device: options.Device = None,
+) -> None:
+    """Write one self-contained HTML page about every table in --results-dir.
+
+    It is made from the records alone. With --pictures the test classes are opened once for each
+    method shown, which the ledger counts; it needs the models that eval left in --runs-dir.
+
+    $ harness report
+
+    $ harness report glyphs --pictures --output glyphs.html
+    """
+    started = time.perf_counter()
+    values = options.read_values(None, None, locals())
+    from harness.report.page import read_report, render
+    from harness.system.files import write_text
+
+    made = read_report(Path(results_dir or "results"), tables or [])
+    if pictures:
+        from harness.report.galleries import PictureSettings
+
+        settings = PictureSettings(
+            methods=tuple(method or ()),
+            count=queries,
+            neighbours=neighbours,
+            queries=tuple(query or ()),
+            pixels=pixels,
+            points=points,
+        )
+        _add_pictures(made, values, settings)
+    page = render(made)
+    try:
+        write_text(output, page)
+    except OSError as error:
+        raise HarnessError(f"cannot write {output}: {error.strerror}; --output FILE") from None
+    for problem in made.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    for name, parts in made.missing.items():
+        for reason in parts.values():
+            print(f"warning: {name}: {reason}", file=sys.stderr)
+    size, seconds = len(page.encode()) / 1e6, time.perf_counter() - started
+    print(f"{output}: {len(made.tables)} tables, {size:.1f} MB, {seconds:.1f} s")
+    print("open it in a browser; it is one file and asks nobody for anything")
+
+
+def _add_pictures(made: Report, values: dict[str, Any], settings: Any) -> None:
+    """To every table that they can be had of; the others say why not."""
+    from harness.report.galleries import make_pictures
+
+    for table in made.tables:
+        try:
+            made.pictures[table.name] = make_pictures(table, values, settings)
+        except HarnessError as error:
+            reason = f"No pictures: {error}. {table.name} needs its data set and its models."
+            made.missing[table.name] = {"pictures": reason}

@@ -1,0 +1,34 @@
+"""Test embeddings as a file that numpy reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.errors import HarnessError
+from harness.evaluation.kept_models import KeptModels
+from harness.system.files import replacing
+
+
+def write_embeddings(kept: KeptModels, path: Path) -> tuple[int, int]:
+    """Open the test classes and write what the models make of them; (images, dimensions)."""
+    test, listing = kept.embed(), kept.experiment.listing
+    (together,) = (embedding.cpu().numpy() for embedding in test.kinds["concatenated"])
+    models = test.kinds.get("separated", test.kinds["concatenated"])
+    labels, counted = np.unique(test.labels, return_inverse=True)
+    arrays: dict[str, Any] = {
+        "concatenated": together,
+        "separated": np.stack([embedding.cpu().numpy() for embedding in models]),
+        "labels": counted,
+        "class_names": np.array([listing.class_names[label] for label in labels]),
+        "files": np.array([listing.names[index] for index in test.indices]),
+        **({} if test.queries is None else {"queries": test.queries}),
+    }
+    try:
+        with replacing(path) as file:
+            np.savez_compressed(file, **arrays)
+    except OSError as error:
+        raise HarnessError(f"cannot write {path}: {error.strerror}") from None
+    return together.shape[0], together.shape[1]

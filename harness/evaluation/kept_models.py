@@ -1,0 +1,133 @@
+"""The models of a table whose weights were kept, and the test classes as they see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.data.batches import Source
+from harness.data.sources import open_part
+from harness.errors import HarnessError
+from harness.evaluation.scoring import TestEmbeddings, describe_test
+from harness.experiment import Experiment, build_experiment, digest_of
+from harness.model.network import Model
+from harness.results.layout import WEIGHTS, table_path
+from harness.results.ledger import note_test_opening
+from harness.results.records import Identity, TestRecord
+from harness.searching.found import find_searches
+from harness.system.device import choose_device, cpu_threads
+from harness.training.embed import concatenate, embed_with
+from harness.training.trial import units_of
+from harness.training.unit import Unit, evaluation_loader
+
+SELECT = "+select="  # in the label of a row, before how its trial was chosen
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An experiment and what its models see of the trainval classes."""
+
+    experiment: Experiment
+    trainval: Source
+
+    @property
+    def label(self) -> str:
+        """Of its row: another way to choose the trial makes another one."""
+        select = self.experiment.config.select
+        return self.experiment.method.name + (f"{SELECT}{select}" if select != "mean" else "")
+
+    @property
+    def identity(self) -> Identity:
+        return {**self.experiment.identity(self.trainval.fingerprint), "method": self.label}
+
+    def digest(self, params: Mapping[str, Any]) -> str:
+        """Names the runs at some parameters, in records and in the ledger."""
+        return digest_of({"identity": self.identity, "params": dict(params)})
+
+
+def embed_test(opened: Opened, units: Sequence[Unit]) -> TestEmbeddings:
+    """Open the test classes, which the ledger counts, as the models of one repetition see them."""
+    experiment, first = units[0].experiment, units[0]
+    method = experiment.method
+    device = choose_device(experiment.config.device)
+    models = [_load(unit, device) for unit in units]
+    digest = opened.digest(first.params)
+    note_test_opening(experiment.results, opened.label, digest, first.repetition)
+    test = open_part(experiment, "test")
+    loader = evaluation_loader(experiment, device)
+    embeddings = [
+        embed_with(model, test, test.indices, loader, method.normalizer) for model in models
+    ]
+    kinds = {"concatenated": [concatenate(embeddings, method.normalizer)]}
+    if len(embeddings) > 1:
+        kinds["separated"] = embeddings
+    return describe_test(experiment, opened.trainval, test, kinds)
+
+
+def _load(unit: Unit, device: torch.device) -> Model:
+    try:
+        return unit.load_model(device)
+    except Exception as error:  # whatever torch makes of a broken file
+        raise HarnessError(
+            f"the weights of fold {unit.fold} in {unit.folder} cannot be read "
+            f"({type(error).__name__}); with the folder moved away, a run that was not tested yet "
+            "is trained again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class KeptModels:
+    """The fold models of one reproduction of a row."""
+
+    opened: Opened
+    units: list[Unit]
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.opened.experiment
+
+    def embed(self) -> TestEmbeddings:
+        with cpu_threads(self.experiment.protocol.threads):
+            return embed_test(self.opened, self.units)
+
+
+def find_kept(record: TestRecord, values: Mapping[str, Any]) -> KeptModels:
+    """The models that a record was made by, or an error that says what is missing.
+
+    Args:
+        values: config values that say where things are: runs_dir, results_dir, data_root, ...
+    """
+    identity = record.identity
+    label, protocol = identity["method"], str(identity["protocol"]["name"])
+    if record.kind != "reproduction":
+        raise HarnessError(f"{label}: only the fold models of a trained method can be embedded")
+    name, _, select = label.partition(SELECT)
+    table = table_path(protocol, identity["dataset"], identity["trunk"])
+    problems: list[str] = []
+    for found in find_searches((), values, problems):
+        if found.table == table and found.folder.name == name:
+            break
+    else:
+        reasons = "".join(f"\n  {problem}" for problem in problems)
+        raise HarnessError(
+            f"no search of {name} for {table} in {values.get('runs_dir', 'runs')}: its models were "
+            f"not kept, or lie elsewhere (--runs-dir){reasons}"
+        )
+    experiment = build_experiment(found.config.updated({"select": select or "mean"}))
+    opened = Opened(experiment, open_part(experiment, "trainval"))
+    if opened.trainval.fingerprint != identity["data_fingerprint"]:
+        raise HarnessError(
+            f"{identity['dataset']}: the images are not those that {label} was trained on"
+        )
+    units = units_of(experiment, opened.trainval, record.params, record.repetition)
+    lost = [unit for unit in units if not (unit.folder / WEIGHTS).exists()]
+    if lost:
+        raise HarnessError(
+            f"{label}, reproduction {record.repetition}: the weights of {len(lost)} of "
+            f"{len(units)} models are gone from {found.folder}; with its record moved away, "
+            f"harness eval --loss {name} trains them again"
+        )
+    return KeptModels(opened, units)

@@ -1,0 +1,252 @@
+"""Single figures for a paper: vector graphics that read in grey, one or two columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.errors import HarnessError, unknown
+from harness.metrics.names import title_of
+from harness.report.costs import PRICES, costs
+from harness.report.differences import matrix
+from harness.report.searches import carry_over, searches
+from harness.report.table import Table
+from harness.report.trainings import trainings
+from harness.results.columns import SAME
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTHS = {1: 3.3, 2: 6.9}  # inches of one column and of both
+FORMATS = (".svg", ".pdf", ".png")
+
+# Told apart without colour, too; Okabe and Ito's colours.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a figure shows.
+
+    Attributes:
+        methods: rows of the table; all if there are none.
+    """
+
+    table: Table
+    methods: tuple[str, ...] = ()
+    kind: str = "concatenated"
+    metric: str = "map_at_r"
+
+    def shown(self, there: Sequence[str]) -> list[str]:
+        """The methods that were asked for, of those that have what is drawn."""
+        for method in self.methods:
+            if method not in there:
+                raise unknown("method", method, there, "these have what this figure shows")
+        found = list(self.methods) or list(there)
+        if not found:
+            raise HarnessError(
+                f"the records of {self.table.name} hold nothing for this figure: they were written "
+                "before it was kept; made anew by harness eval they have it"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Styles:
+    """Colour, dash and marker of each method: the same in every figure of a table."""
+
+    methods: Sequence[str]
+    index: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", {m: i for i, m in enumerate(self.methods)})
+
+    def line(self, method: str) -> dict[str, Any]:
+        i = self.index[method]
+        return {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i % len(DASHES)]}
+
+    def point(self, method: str) -> dict[str, Any]:
+        i = self.index[method]
+        return {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
+def scores(axes: Axes, choice: Choice) -> None:
+    """Every row with its interval; naive rows as lines."""
+    table, column = choice.table, f"{choice.metric}_{choice.kind}"
+    if column not in table.frame:
+        raise HarnessError(f"{table.name} has no column {column} to draw")
+    rows = table.frame.set_index("method")
+    methods = choice.shown([m for m in table.trained if not np.isnan(rows[column][m])])
+    for place, method in enumerate(reversed(methods)):
+        leads = rows["indistinguishable"][method] in (SAME, "best")
+        half = rows[f"{column}_ci95"][method]
+        axes.errorbar(
+            100 * rows[column][method],
+            place,
+            xerr=None if np.isnan(half) else 100 * half,
+            fmt="o",
+            color="black",
+            markerfacecolor="black" if leads else "white",
+            capsize=2,
+        )
+    for name, dash in zip(rows.index[rows["kind"] == "naive"], cycle((":", "--")), strict=False):
+        line = {"color": "grey", "linestyle": dash, "linewidth": 1, "zorder": 0}
+        axes.axvline(100 * rows[column][name], label=name, **line)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    axes.set_yticks(range(len(methods)), methods[::-1])
+    axes.set_xlabel(f"{title_of(choice.metric)}, %, {choice.kind}")
+
+
+def differences(axes: Axes, choice: Choice) -> None:
+    """The matrix of pairs: numbers, and how real each is."""
+    found = matrix(choice.table)
+    if found is None:
+        raise HarnessError(f"{choice.table.name} has no two methods to compare")
+    shades = {"real": 0.7, "seeds": 0.88, "open": 1.0, "unknown": 1.0}
+    size = len(found.methods)
+    image = np.full((size, size), np.nan)
+    for i, line in enumerate(found.cells):
+        for j, cell in enumerate(line):
+            if cell is not None:
+                image[i, j] = shades[cell.verdict]
+                axes.text(j, i, cell.text, ha="center", va="center", size=6)
+    axes.imshow(image, cmap="gray", vmin=0, vmax=1)
+    axes.set_xticks(range(size), found.methods, rotation=90)
+    axes.set_yticks(range(size), found.methods)
+    axes.set_xlabel("row minus column, points of MAP@R; dark: real, grey: beyond seeds alone")
+
+
+def search(axes: Axes, choice: Choice) -> None:
+    """Best validation score so far against trials."""
+    found = searches(choice.table)
+    styles = Styles(choice.table.methods)
+    for method in choice.shown(list(found)):
+        scores = [np.nan if s is None else s for s in found[method]["scores"]]
+        best = np.fmax.accumulate(np.array(scores, dtype=float))
+        trials = np.arange(1, len(best) + 1)
+        axes.step(trials, best, where="post", label=method, **styles.line(method))
+    axes.set_xlabel("trials")
+    axes.set_ylabel("validation MAP@R, %")
+    axes.legend()
+
+
+def training(axes: Axes, choice: Choice) -> None:
+    """Mean validation score over models against steps, with the range between them."""
+    found = trainings(choice.table)
+    styles = Styles(choice.table.methods)
+    for method in choice.shown(list(found)):
+        models = [model for model in found[method] if model["score"]]
+        steps = sorted({step for model in models for step in model["steps"]})
+        # A model that ended keeps the score of its last checkpoint that was validated.
+        curves = np.array([np.interp(steps, model["steps"], model["score"]) for model in models])
+        style = styles.line(method)
+        axes.plot(steps, curves.mean(axis=0), label=method, **style)
+        low, high = curves.min(axis=0), curves.max(axis=0)
+        axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axes.set_xlabel("step")
+    axes.set_ylabel("validation MAP@R, %")
+    axes.legend()
+
+
+def selection(axes: Axes, choice: Choice) -> None:
+    """Validation against test score over methods."""
+    found = carry_over(choice.table)
+    if found is None:
+        raise HarnessError("validation against test score takes five searched methods")
+    styles = Styles(choice.table.methods)
+    columns = (found["methods"], found["validation"], found["test"][choice.kind])
+    points = {method: (x, y) for method, x, y in zip(*columns, strict=True)}
+    for method in choice.shown(list(points)):
+        axes.scatter(*points[method], label=method, **styles.point(method))
+        axes.annotate(method, points[method], (3, 3), textcoords="offset points", size=6)
+    axes.set_xlabel("validation MAP@R, %")
+    axes.set_ylabel(f"test MAP@R, %, {choice.kind}")
+
+
+def classes(axes: Axes, choice: Choice) -> None:
+    """Scores of each test class, one method against another."""
+    there = [m for m in choice.table.methods if choice.table.class_scores(m) is not None]
+    one, other, *rest = [*choice.shown(there)[:2], *choice.methods[2:], ""]
+    if not other or rest[:-1]:
+        raise HarnessError("a figure of classes takes two methods: --method A --method B")
+    across, up = (np.array(choice.table.class_scores(m), dtype=float) * 100 for m in (other, one))
+    top = float(np.nanmax([across, up]))
+    axes.plot([0, top], [0, top], color="grey", linestyle=":", linewidth=1)
+    gains = up >= across
+    axes.scatter(across[gains], up[gains], s=12, color=COLORS[0], marker="o")
+    axes.scatter(across[~gains], up[~gains], s=12, marker="D", facecolors="none", edgecolors="k")
+    axes.set_xlabel(f"{other}, MAP@R of a class, %")
+    axes.set_ylabel(f"{one}, MAP@R of a class, %")
+
+
+def cost(axes: Axes, choice: Choice) -> None:
+    """Score against time per step, with the Pareto front."""
+    points = {point.method: point for point in costs(choice.table)}
+    styles = Styles(choice.table.methods)
+    for method in choice.shown(list(points)):
+        at = (points[method].prices[0], points[method].score)
+        axes.scatter(*at, **styles.point(method))
+        axes.annotate(method, at, (3, 3), textcoords="offset points", size=6)
+    front = sorted((p.prices[0], p.score) for p in points.values() if p.front[0])
+    axes.step(*zip(*front, strict=True), where="post", color="grey", linewidth=1, zorder=0)
+    axes.set_xlabel(PRICES["ms_per_step"][0])
+    axes.set_ylabel("test MAP@R, %")
+
+
+# What `harness plot` draws, by name: the first line of each says what it shows.
+FIGURES: dict[str, Callable[[Axes, Choice], None]] = {
+    draw.__name__: draw
+    for draw in (scores, differences, search, training, selection, classes, cost)
+}
+
+
+def draw(name: str, choice: Choice, columns: int = 1, serif: bool = False) -> Figure:
+    """A figure of the width of one or two columns."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    if columns not in WIDTHS:
+        raise HarnessError(f"a figure is 1 or 2 columns wide, got {columns}")
+    width = WIDTHS[columns]
+    rows = len(choice.methods) or len(choice.table.trained)
+    tall = {"scores": 0.6 + 0.2 * rows, "differences": width}.get(name, 0.7 * width)
+    style: dict[Any, Any] = {
+        "font.family": "serif" if serif else "sans-serif",
+        "mathtext.fontset": "stix" if serif else "dejavusans",
+        **{"font.size": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7},
+        **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},
+        "text.parse_math": False,  # a dollar in a name begins no formula
+    }
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(width, tall), layout="constrained")
+        FIGURES[name](figure.add_subplot(), choice)
+        figure.draw_without_rendering()
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As the ending says."""
+    import matplotlib as mpl
+
+    if path.suffix not in FORMATS:
+        raise HarnessError(f"--output must end in {', '.join(FORMATS)}; got {path.name}")
+    dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+    # Text stays text; the same figure has the same bytes.
+    kept = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "harness"}
+    with mpl.rc_context(dict[Any, Any](kept)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=300, metadata=dated)
+        except OSError as error:
+            raise HarnessError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,142 @@
+"""Part 1: the tables, row by row, with intervals to see and warnings where they belong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from harness.metrics.names import KINDS, LENGTHS, title_of
+from harness.report.table import Table
+from harness.results.columns import BEST, SAME, metrics_in
+from harness.results.marks import MARKS
+from harness.results.rendering import embedding_size, length, notes_on, percent
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One score: as text, for sorting, and where its dot and whiskers lie from 0 to 100."""
+
+    text: str
+    value: float | None
+    at: float | None = None
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a leaderboard.
+
+    Attributes:
+        marks: symbol and what it means.
+        group: whether it is the best or not to be told from it.
+        facts: title -> text, of the search and of training.
+    """
+
+    rank: str
+    method: str
+    kind: str
+    marks: list[tuple[str, str]]
+    group: str
+    cells: list[Cell]
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Board:
+    """A leaderboard for one kind of embedding."""
+
+    kind: str
+    size: str
+    metrics: list[str]
+    lines: list[Line]
+    naive: list[tuple[str, list[float | None]]]
+
+
+def boards(table: Table) -> list[Board]:
+    """Concatenated first; a kind that no row has is left out."""
+    return [_board(table, kind) for kind in KINDS if table.frame[f"map_at_r_{kind}"].notna().any()]
+
+
+def _board(table: Table, kind: str) -> Board:
+    frame = table.frame
+    metrics = metrics_in(frame)
+    spans = {metric: _span(frame, f"{metric}_{kind}") for metric in metrics}
+    symbols = [mark.applies(frame).fillna(False).astype(bool).tolist() for mark in MARKS]
+    lines, naive = [], []
+    for i, (_, row) in enumerate(frame.iterrows()):
+        cells = [_cell(row, metric, kind, spans[metric]) for metric in metrics]
+        if row["kind"] == "naive":
+            naive.append((str(row["method"]), [cell.at for cell in cells]))
+        marks = [
+            (mark.symbol, mark.explain(frame.iloc[[i]]))
+            for mark, applies in zip(MARKS, symbols, strict=True)
+            if applies[i]
+        ]
+        lines.append(
+            Line(
+                rank="" if pd.isna(row["rank"]) else str(row["rank"]),
+                method=str(row["method"]),
+                kind=str(row["kind"]),
+                marks=marks,
+                group={BEST: "best", SAME: "same"}.get(row["indistinguishable"], ""),
+                cells=cells,
+                facts=_facts(row),
+            )
+        )
+    return Board(kind, embedding_size(frame, kind), [title_of(m) for m in metrics], lines, naive)
+
+
+def _cell(row: pd.Series, metric: str, kind: str, span: tuple[float, float]) -> Cell:
+    mean, half = row[f"{metric}_{kind}"], row[f"{metric}_{kind}_ci95"]
+    if pd.isna(mean):
+        return Cell("", None)
+    text = (length if metric in LENGTHS else percent)(mean, half)
+    half = 0.0 if pd.isna(half) else half
+    at, low, high = (_place(value, span) for value in (mean, mean - half, mean + half))
+    return Cell(text, float(mean), at, low, high)
+
+
+def _span(frame: pd.DataFrame, column: str) -> tuple[float, float]:
+    """From the lowest to the highest end of an interval; nothing is cut off."""
+    half = frame[f"{column}_ci95"].fillna(0.0)
+    low, high = float((frame[column] - half).min()), float((frame[column] + half).max())
+    return (low, high) if high > low else (low - 1e-6, high + 1e-6)
+
+
+def _place(value: float, span: tuple[float, float]) -> float:
+    low, high = span
+    return round(3 + 94 * (value - low) / (high - low), 2)
+
+
+def _facts(row: pd.Series) -> dict[str, str]:
+    share = row["at_step_limit"]
+    return {
+        "validation": percent(row["validation_map_at_r"]),
+        "fold sd": percent(row["validation_sd"]),
+        "dimensions": _count(row["dimensions"]),
+        "trials": _count(row["trials"]),
+        "at limit": "" if pd.isna(share) else f"{100 * share:.0f} %",
+        "openings": _count(row["test_openings"]),
+        "n": _count(row["reproductions"]),
+    }
+
+
+def _count(value: object) -> str:
+    return "" if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def warnings(table: Table) -> list[str]:
+    """What a reader must know before believing the table."""
+    frame = table.frame
+    found = notes_on(frame)
+    openings = int(frame["test_openings"].sum())
+    tests = int(frame["reproductions"].sum())
+    found.append(
+        f"Test classes were opened {openings:,} times for {tests:,} tests"
+        + (": more looks than tests." if openings > tests else ".")
+    )
+    if dropped := int(frame["queries_dropped"].max()):
+        found.append(f"Queries without another image of their class, left out: {dropped:,}.")
+    return found

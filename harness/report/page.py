@@ -1,0 +1,244 @@
+"""The page: one HTML file that asks nobody for anything.
+
+Tables are plain HTML. Figures are drawn by Plotly from data that lies in the page, compressed as
+the script itself is, when they come into view.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.errors import HarnessError
+from harness.report import (
+    costs,
+    differences,
+    leaderboards,
+    origins,
+    papers,
+    searches,
+    trainings,
+)
+from harness.report.pictures import Pictures
+from harness.report.table import Table, choose, read_table
+from harness.results.provenance import command_line, now
+
+PARTS = {
+    "tables": "Tables",
+    "real": "Is it real?",
+    "search": "The search",
+    "training": "Training",
+    "classes": "Classes",
+    "pictures": "Pictures",
+    "cost": "Cost",
+    "published": "Published",
+    "provenance": "Provenance",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What goes on the page.
+
+    Attributes:
+        problems: records that could not be used.
+        pictures: name of a table -> what its test images look like to its models.
+        missing: name of a table -> part -> what it lacks and which command would bring it.
+    """
+
+    results: Path
+    tables: list[Table]
+    problems: list[str] = field(default_factory=list)
+    pictures: dict[str, Pictures] = field(default_factory=dict)
+    missing: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def read_report(results: Path, wanted: Sequence[str] = ()) -> Report:
+    """The tables that were asked for, or all, with what is wrong with their records."""
+    found = choose(results, wanted)
+    if not found:
+        there = "".join(f"\n  {t.parent.name}/{t.name}" for t in choose(results, ()))
+        raise HarnessError(
+            f"no table named {' or '.join(wanted)} in {results}; there are{there}"
+            if there
+            else f"nothing to report: no records in {results}\n  `harness eval` writes them; "
+            "--results-dir says where they are"
+        )
+    tables, problems = [], []
+    for folder in found:
+        table = read_table(folder)
+        if table is None:
+            problems.append(f"{folder}: none of its records can be used")
+            continue
+        problems.extend(table.problems)
+        tables.append(table)
+    if not tables:
+        reasons = "".join(f"\n  {problem}" for problem in problems)
+        raise HarnessError(f"nothing to report: no record in {results} can be used{reasons}")
+    return Report(results, tables, problems)
+
+
+def render(report: Report) -> str:
+    """The page as text."""
+    environment = Environment(
+        loader=PackageLoader("harness.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    blocks = [_block(table, report) for table in report.tables]
+    scripts = [_squeezed(_asset("report.js")), _plotly()]
+    page = environment.get_template("page.html").render(
+        parts=PARTS,
+        blocks=blocks,
+        ranks=differences.average(report.tables),
+        problems=report.problems,
+        made={"time": now(), "command": command_line()},
+        policy=_policy(scripts),
+        style=Markup(_asset("report.css")),
+        script=Markup(_inline(scripts[0])),
+        plotly=_pack(scripts[1].encode()),
+        data=_pack(_json({block["name"]: block["data"] for block in blocks})),
+        prices=[title for title, _ in costs.PRICES.values()],
+    )
+    return _squeezed(page)
+
+
+def _squeezed(text: str) -> str:
+    """Without blank lines, which are a tenth of what a template makes."""
+    return re.sub(r"\n\s*\n+", "\n", text)
+
+
+def _block(table: Table, report: Report) -> dict[str, Any]:
+    """What the template and the figures of one table are made from."""
+    pictures = report.pictures.get(table.name)
+    priced = costs.costs(table)
+    beside = papers.beside_papers(table, report.results)
+    scores = {method: table.class_scores(method) for method in table.methods}
+    names, queries = table.class_names, table.newest.class_queries
+    return {
+        "name": table.name,
+        "title": table.title,
+        "dataset": table.dataset,
+        "boards": leaderboards.boards(table),
+        "warnings": leaderboards.warnings(table),
+        "matrix": differences.matrix(table),
+        "costs": priced,
+        "devices": costs.devices(table),
+        "beside": beside,
+        "origin": origins.origin(table),
+        "pictures": pictures,
+        "missing": {**missing(table, pictures is None), **report.missing.get(table.name, {})},
+        "carry": searches.carry_over(table),
+        "data": {
+            "methods": table.methods,
+            "trained": table.trained,
+            "search": searches.searches(table),
+            "carry": searches.carry_over(table),
+            "training": trainings.trainings(table),
+            "classes": {
+                "names": names or [f"class {i + 1}" for i in range(len(queries))],
+                "queries": queries,
+                "scores": {m: values for m, values in scores.items() if values is not None},
+            },
+            "costs": {
+                "titles": [title for title, _ in costs.PRICES.values()],
+                "points": [asdict(point) for point in priced],
+            },
+            "published": beside.published,
+            "ours": _ours(table),
+            "pictures": None if pictures is None else pictures.data(),
+        },
+    }
+
+
+def _ours(table: Table) -> list[dict[str, Any]]:
+    frame = table.frame[table.frame["rank"].notna()]
+    return [
+        {"method": m, "value": round(100 * v, 2)}
+        for m, v in zip(frame["method"], frame["map_at_r_concatenated"], strict=True)
+    ]
+
+
+def missing(table: Table, no_pictures: bool) -> dict[str, str]:
+    """Part -> what its records lack, and what would bring it."""
+    found = {}
+    again = (
+        f"harness eval --dataset {table.dataset} --protocol "
+        f"{table.newest.identity['protocol']['name']}"
+    )
+    anew = f"made anew (the record moved away, then {again}) it has it"
+    if lacking := searches.without(table):
+        found["search"] = (
+            f"No parameters of the trials in the records of {', '.join(lacking)}: they were "
+            f"written before trials were kept. A record {anew}."
+        )
+    if lacking := trainings.without(table):
+        found["training"] = (
+            f"No history in the records of {', '.join(lacking)}: they were written before it was "
+            f"kept. A record {anew}."
+        )
+    if all(table.class_scores(method) is None for method in table.methods):
+        found["classes"] = f"The records keep no scores of the test classes. A record {anew}."
+    elif table.class_names is None:
+        found["classes"] = (
+            f"The names of the test classes were not written down: classes are numbered. {again} "
+            "writes them, and repeats nothing else."
+        )
+    if no_pictures:
+        found["pictures"] = (
+            "This page holds no image of the data set. harness report --pictures puts them in; it "
+            "opens the test classes, which the ledger counts."
+        )
+    return found
+
+
+def _asset(name: str) -> str:
+    return (files("harness.report") / "templates" / name).read_text()
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs  # slow to import
+
+    return str(get_plotlyjs())
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _pack(content: bytes) -> str:
+    """Compressed, as text that the page's script unpacks. The same content, the same text."""
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+def _inline(script: str) -> str:
+    """A script as it may stand within <script>: nothing in it ends the element."""
+    assert "</script" not in script and "<!--" not in script
+    return script
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Nothing from outside, and no script but ours, each known by its hash."""
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
+    allowed = {
+        "default-src": "'none'",
+        "script-src": " ".join(f"'sha256-{value}'" for value in hashes),
+        "style-src": "'unsafe-inline'",  # Plotly sets styles of its elements
+        "img-src": "data: blob:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in allowed.items())

@@ -1,0 +1,59 @@
+"""Part 8: ours beside the papers', where the protocols agree; the published rows over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import HarnessError
+from harness.report.table import Table
+from harness.results.published import PAPERS, SCORES, beside, find_folder, read, year_of
+from harness.results.rendering import beside_shown
+
+METRIC = "map_at_r"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A table beside the papers.
+
+    Attributes:
+        rows: ours and theirs as text, where both were measured in the same way.
+        differences: why the rest may not be compared.
+        published: paper, year, method and MAP@R of every published row on the data set.
+    """
+
+    rows: pd.DataFrame
+    differences: list[str]
+    published: list[dict[str, Any]]
+
+
+def beside_papers(table: Table, results: Path) -> Beside:
+    """What the papers say of the data set of a table."""
+    try:
+        folder = find_folder(results)
+    except HarnessError as error:
+        return Beside(pd.DataFrame(), [str(error)], [])
+    found = beside(table.folder, folder)
+    return Beside(beside_shown(found.rows), found.differences, _over_time(folder, table.dataset))
+
+
+def _over_time(folder: Path, dataset: str) -> list[dict[str, Any]]:
+    rows = read(folder / SCORES)
+    rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == METRIC)]
+    rows = rows[rows["embedding"] == "concatenated"]
+    return [
+        {
+            "paper": PAPERS.get(paper, paper),
+            "year": year_of(paper),
+            "method": method,
+            "value": float(value),
+            "ci95": float(ci95 or 0),
+        }
+        for paper, method, value, ci95 in zip(
+            *(rows[name] for name in ("paper", "method", "value", "ci95")), strict=True
+        )
+    ]

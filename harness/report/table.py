@@ -1,0 +1,110 @@
+"""One table of results with all that its records say: what every part of the page is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from harness.results import leaderboard
+from harness.results.classes import read_test_classes
+from harness.results.layout import LEDGER, find_tables
+from harness.results.ledger import Opening, read_ledger
+from harness.results.records import FoldFacts, SearchFacts, TestRecord
+from harness.results.rows import Row, label_of, newest_of, read_rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and its rows.
+
+    Attributes:
+        frame: what leaderboard.csv holds, best first.
+        problems: records that could not be used, each with the reason.
+    """
+
+    folder: Path
+    frame: pd.DataFrame
+    rows: dict[str, Row]
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        first = self.frame.iloc[0]
+        return f"{first['dataset']}, {first['trunk']}, protocol {first['protocol']}"
+
+    @property
+    def name(self) -> str:
+        """As it lies in results: protocol / data set - trunk."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+    @property
+    def methods(self) -> list[str]:
+        """Every row, best first."""
+        return [str(name) for name in self.frame["method"]]
+
+    @property
+    def trained(self) -> list[str]:
+        """The rows that have a rank, best first."""
+        return [str(name) for name in self.frame["method"][self.frame["rank"].notna()]]
+
+    @cached_property
+    def newest(self) -> TestRecord:
+        record = newest_of(record for row in self.rows.values() for record in row)
+        assert isinstance(record, TestRecord)
+        return record
+
+    @property
+    def dataset(self) -> str:
+        return self.newest.identity["dataset"]
+
+    @property
+    def ledger(self) -> list[Opening]:
+        return read_ledger(self.folder / LEDGER, [])
+
+    def search(self, method: str) -> SearchFacts:
+        """What chose the parameters of a method."""
+        return self.rows[method][-1].search
+
+    def folds(self, method: str) -> list[tuple[int, FoldFacts]]:
+        """Every model of a method, with the reproduction it belongs to."""
+        return [(record.repetition, fold) for record in self.rows[method] for fold in record.folds]
+
+    @cached_property
+    def class_names(self) -> list[str] | None:
+        """Of the test classes, if they were written down."""
+        names = read_test_classes(self.folder, self.newest.identity["split"])
+        fits = names is not None and len(names) == len(self.newest.class_queries)
+        return names if fits else None
+
+    def class_scores(self, method: str, metric: str = "map_at_r") -> list[float | None] | None:
+        """Of each test class, mean over reproductions; None where records keep none."""
+        found = [r.per_class.get("concatenated", {}).get(metric) for r in self.rows[method]]
+        known = [values for values in found if values is not None]
+        count = len(self.newest.class_queries)
+        if not known or any(len(values) != count for values in known):
+            return None
+        means = np.mean(np.array(known, dtype=float), axis=0)  # None becomes NaN
+        return [None if np.isnan(mean) else round(float(mean), 5) for mean in means]
+
+
+def read_table(folder: Path) -> Table | None:
+    """The table of a folder; None if no record of it can be used."""
+    board = leaderboard.build(folder)
+    if board.frame.empty:
+        return None
+    rows = {label_of(row): row for row in read_rows(folder, [])}
+    return Table(folder, board.frame, rows, board.problems)
+
+
+def choose(results: Path, wanted: Sequence[str]) -> list[Path]:
+    """The folders of the tables that were asked for by a part of their name, or all."""
+    found = find_tables(results)
+    if not wanted:
+        return found
+    names = {table: f"{table.parent.name}/{table.name}" for table in found}
+    return [table for table in found if any(part in names[table] for part in wanted)]

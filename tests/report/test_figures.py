@@ -1,0 +1,105 @@
+"""Single figures: every kind is drawn, in every format, with names as they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_records import put_scores
+from made_tables import FORMULA, METHODS
+
+from harness.cli import main
+from harness.report.figures import FIGURES, WIDTHS, Choice, draw
+from harness.report.table import Table, read_table
+
+
+@pytest.fixture(scope="module")
+def table(results: Path) -> Table:
+    found = read_table(next(results.glob("mlrc/cub-*")))
+    assert found is not None
+    return found
+
+
+def plot(results: Path, figure: str, output: Path, *flags: str) -> int:
+    where = ["--dataset", "cub", "--results-dir", str(results), "--output", str(output)]
+    return main(["plot", figure, *where, *flags])
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_is_drawn(results: Path, tmp_path: Path, figure: str) -> None:
+    path = tmp_path / f"{figure}.svg"
+    assert plot(results, figure, path) == 0
+    text = path.read_text()
+    for method in METHODS[-2:] if figure == "classes" else METHODS:
+        # Text stays text, and no dollar begins a formula.
+        assert method.replace("&", "&amp;") in text, method
+
+
+def test_the_marks_are_where_the_scores_are(table: Table) -> None:
+    axes = draw("selection", Choice(table)).axes[0]
+    places = [tuple(points.get_offsets()[0]) for points in axes.collections]  # type: ignore[index]
+    frame = table.frame.set_index("method")
+    expected = [
+        (100 * frame["validation_map_at_r"][m], 100 * frame["map_at_r_concatenated"][m])
+        for m in table.trained
+    ]
+    assert places == [pytest.approx(place, rel=1e-4) for place in expected]
+
+
+@pytest.mark.parametrize("ending", ["svg", "pdf", "png"])
+def test_the_ending_is_the_format_and_the_bytes_repeat(
+    results: Path, tmp_path: Path, ending: str
+) -> None:
+    begin = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[ending]
+    paths = [tmp_path / f"{number}.{ending}" for number in (1, 2)]
+    for path in paths:
+        assert plot(results, "scores", path, "--serif", "--columns", "2") == 0
+    one, other = (path.read_bytes() for path in paths)
+    assert one.startswith(begin) and one == other
+
+
+def test_the_width_is_that_of_columns(table: Table) -> None:
+    for columns, width in WIDTHS.items():
+        assert draw("cost", Choice(table), columns).get_figwidth() == width
+
+
+@pytest.mark.parametrize(
+    ("figure", "name", "flags", "message"),
+    [
+        ("score", "f.svg", [], "no figure named 'score'. Did you mean 'scores'?"),
+        ("scores", "f.gif", [], "--output must end in .svg, .pdf, .png"),
+        ("scores", "f.svg", ["--method", "msx"], "no method named 'msx'"),
+        ("scores", "f.svg", ["--columns", "3"], "1 or 2 columns wide, got 3"),
+        ("scores", "f.svg", ["--metric", "nmi"], "has no column nmi_concatenated"),
+        ("scores", "f.svg", ["--kind", "both"], "no kind named 'both'"),
+        ("classes", "f.svg", ["--method", "ms"], "takes two methods"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    results: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    figure: str,
+    name: str,
+    flags: list[str],
+    message: str,
+) -> None:
+    assert plot(results, figure, tmp_path / name, *flags) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("figure", ["search", "training"])
+def test_old_records_are_said_to_lack_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], figure: str
+) -> None:
+    put_scores(tmp_path / "results", "ms", [0.5, 0.6])
+    assert plot(tmp_path / "results", figure, tmp_path / "f.svg") == 2
+    assert "hold nothing for this figure" in capsys.readouterr().err
+
+
+def test_methods_keep_their_style_whichever_are_shown(table: Table) -> None:
+    both = draw("search", Choice(table, ("ms", FORMULA))).axes[0].lines[1]
+    (alone,) = draw("search", Choice(table, (FORMULA,))).axes[0].lines
+    assert both.get_color() == alone.get_color()
+    assert both.get_linestyle() == alone.get_linestyle()

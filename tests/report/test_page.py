@@ -1,0 +1,258 @@
+"""The page, made from records alone: what is in it, and what it says of what is not."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_records import make_record, put, put_scores
+from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_table
+
+from harness.cli import main
+from harness.report.costs import on_front
+from harness.report.differences import average, matrix
+from harness.report.page import PARTS, read_report, render
+from harness.report.searches import contour
+from harness.report.table import Table, read_table
+from harness.results.compare import compare
+from harness.results.leaderboard import build, write
+from harness.system.files import read_json, write_json
+
+
+def table_in(folder: Path) -> Table:
+    table = read_table(folder)
+    assert table is not None
+    return table
+
+
+@pytest.fixture(scope="module")
+def page(results: Path) -> str:
+    return render(read_report(results))
+
+
+class Parsed(HTMLParser):
+    """The rows of all tables of a page, as texts; and every tag with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.cell = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+            self.cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self.cell:
+            self.rows[-1][-1] += data.strip()
+
+    @property
+    def board(self) -> list[list[str]]:
+        """The rows of leaderboards."""
+        return [row for row in self.rows if len(row) > 10]
+
+
+def data_of(page: str) -> dict[str, Any]:
+    packed = re.search(r'id="data">([^<]+)<', page)
+    assert packed
+    return dict(json.loads(gzip.decompress(base64.b64decode(packed[1]))))
+
+
+def test_it_has_all_parts_and_asks_nobody_for_anything(page: str) -> None:
+    parsed = Parsed(page)
+    assert {a.get("id") for tag, a in parsed.tags if tag == "section"} == set(PARTS)
+    for tag, attrs in parsed.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        for name in ("src", "href", "action", "srcset"):
+            address = attrs.get(name) or ""
+            assert address == "" or address.startswith("#"), (tag, attrs)
+    (policy,) = (
+        a["content"] for _, a in parsed.tags if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert re.fullmatch(r"'sha256-[^']+' 'sha256-[^']+'", rules["script-src"])
+
+
+def test_its_numbers_are_those_of_the_table(page: str, results: Path) -> None:
+    board = build(next(results.glob("mlrc/cub-*")))
+    shown = Parsed(page).board
+    for _, row in board.frame.iterrows():
+        for kind in ("concatenated", "separated"):
+            for metric in ("map_at_r", "r_precision", "p_at_1"):
+                mean, half = row[f"{metric}_{kind}"], row[f"{metric}_{kind}_ci95"]
+                text = f"{100 * mean:.2f}" + (f" ± {100 * half:.2f}" if half == half else "")
+                assert any(r[1].startswith(row["method"]) and text in r for r in shown)
+
+
+def test_hostile_names_are_text(page: str) -> None:
+    parsed = Parsed(page)
+    assert len([tag for tag, _ in parsed.tags if tag == "script"]) == 3  # data, Plotly and ours
+    assert "alert(" not in page  # a class name: it lies in the compressed data alone
+    assert any(row[1].startswith(FORMULA) for row in parsed.board)
+    assert data_of(page)["mlrc/cub-bninception"]["classes"]["names"] == CLASSES
+
+
+def test_a_name_that_is_markup_is_shown_and_makes_no_element(tmp_path: Path) -> None:
+    name = "</script><img src=x onerror=alert(1)>"
+    values = read_json(put(tmp_path, full_record("ms", 1, 0.3)))
+    path = tmp_path / "mlrc" / "cub-bninception" / "records" / "hostile" / "abc-01.json"
+    identity = {**values["identity"], "method": name}
+    provenance = {**values["provenance"], "command": f"harness eval --loss {name}"}
+    changes = {"identity": identity, "params": {name: name}, "provenance": provenance}
+    write_json(path, {**values, **changes})
+    parsed = Parsed(render(read_report(tmp_path)))
+    assert any(row[1].startswith(name) for row in parsed.board)
+    assert not any("onerror" in attrs for _, attrs in parsed.tags)
+
+
+def test_csv_markdown_and_latex_show_hostile_names_as_they_stand(
+    results: Path, tmp_path: Path
+) -> None:
+    table = Path(shutil.copytree(next(results.glob("mlrc/cub-*")), tmp_path / "table"))
+    write(build(table))
+    names = pd.read_csv(table / "leaderboard.csv")["method"].tolist()
+    assert f"'{FORMULA}" in names and "ms" in names  # no spreadsheet runs it
+    lines = (table / "leaderboard.md").read_text().splitlines()
+    (row,) = (line for line in lines if "cmd()" in line and line.startswith("|"))
+    assert r"=cmd()\|" in row and r"\&{z}" in row
+    bars = [len(re.findall(r"(?<!\\)\|", line)) for line in (row, lines[2])]
+    assert bars[0] == bars[1]  # the bar in the name opens no column
+    assert r'=cmd()$|$"x"\_\$y\$\&\{z\}' in (table / "leaderboard.tex").read_text()
+
+
+def test_the_data_of_the_figures_is_that_of_the_records(page: str) -> None:
+    data = data_of(page)["mlrc/cub-bninception"]
+    assert set(data["search"]) == set(METHODS) == set(data["training"])
+    history = full_record("ccp-c2", 1, 0.2).folds[0]["history"]
+    model = next(m for m in data["training"]["ccp-c2"] if m["run"] == 1 and m["fold"] == 0)
+    assert model["steps"] == history["steps"] and model["loss"] == history["loss"]
+    assert model["score"] == pytest.approx([100 * s for s in history["score"]])
+    assert model["events"] == {"new proxies": [0, 250]}
+    clusters = data["training"]["hpl-pa"][0]["events"]["new clusters"]
+    assert clusters == list(range(0, 400, 40))
+    search = data["search"]["ms"]
+    assert search["scores"][0] is None and len(search["scores"]) == TRIALS
+    assert search["contour"]["names"] == ["margin", "loss_lr"]  # the one that matters most first
+
+
+def test_a_contour_passes_through_the_trials_on_the_scale_of_the_search() -> None:
+    margins, rates = [0.0, 1.0, 0.0, 1.0, 0.5], [1e-4, 1e-4, 1.0, 1.0, 1e-2]
+    decades = [0, 0, 4, 4, 2]  # above the lowest rate
+    scores = [0.1 * a + 0.01 * b for a, b in zip(margins, decades, strict=True)]
+    ranges = {"a": {"low": 0.0, "high": 1.0}, "b": {"low": 1e-4, "high": 1.0, "log": True}}
+    found = contour(scores, {"a": margins, "b": rates}, ranges, ["a", "b"])
+    assert found is not None
+    last = len(found["z"]) - 1
+    for i, line in enumerate(found["z"]):
+        assert found["y"][i] == pytest.approx(1e-4 * 10 ** (4 * i / last), rel=1e-4)
+        for j, value in enumerate(line):
+            assert value == pytest.approx(100 * (0.1 * j / last + 0.04 * i / last), abs=0.01)
+
+
+def test_the_matrix_says_what_compare_says(results: Path) -> None:
+    folder = next(results.glob("mlrc/cub-*"))
+    found = matrix(table_in(folder))
+    assert found is not None
+    comparisons, _ = compare([folder], found.methods, "map_at_r", [])
+    for c in comparisons:
+        i, j = sorted((found.methods.index(c.ahead), found.methods.index(c.behind)))
+        cell = found.cells[i][j]
+        assert cell is not None and cell.text == f"{100 * c.concatenated.mean:+.2f}"
+        assert cell.words.startswith(f"{c.ahead} is better than {c.behind}")
+        assert cell.verdict == "real"
+    assert found.real == found.pairs == len(comparisons) == 15
+
+
+def test_a_lead_within_noise_is_not_called_real(tmp_path: Path) -> None:
+    put_scores(tmp_path, "one", [0.5, 0.6, 0.5, 0.6, 0.5])
+    folder = put_scores(tmp_path, "two", [0.6, 0.5, 0.6, 0.5, 0.55])
+    found = matrix(table_in(folder))
+    assert found is not None and found.cells[0][1] is not None
+    assert found.cells[0][1].verdict == "open" and found.real == 0
+
+
+def test_ranks_are_averaged_over_data_sets_of_one_protocol(results: Path) -> None:
+    (group,) = average([table_in(folder) for folder in sorted(results.glob("mlrc/*"))])
+    assert list(group.ranks.items()) == list(zip(reversed(METHODS), range(1, 7), strict=True))
+    # Six methods, two data sets: 2.850 * sqrt(6 * 7 / (6 * 2)), by Demšar's table.
+    assert group.critical == pytest.approx(2.850 * (42 / 12) ** 0.5, abs=0.01)
+    assert len(group.leaders) == 6  # two data sets tell nobody apart by ranks
+
+
+def test_the_front_is_what_nobody_beats_on_both() -> None:
+    scores, prices = [10.0, 9.0, 8.0, 8.0, 11.0], [5.0, 3.0, 4.0, 1.0, 9.0]
+    assert on_front(scores, prices) == [True, True, False, True, True]
+    assert on_front([1.0, 1.0], [2.0, 2.0]) == [True, True]
+
+
+def test_a_page_of_old_records_says_what_is_missing_and_what_brings_it(tmp_path: Path) -> None:
+    put_scores(tmp_path, "ms", [0.5, 0.6], per_class={}, class_queries=[])
+    text = render(read_report(tmp_path))
+    for part in ("No parameters of the trials", "No history", "keep no scores of the test classes"):
+        assert part in text
+    assert "harness eval --dataset cub --protocol mlrc" in text
+    assert "harness report --pictures" in text
+    assert "Average ranks need two data sets" in text
+
+
+def test_a_corrupt_record_is_named_and_the_rest_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path / "results", make_record("ms", 1, 0.5))
+    broken = path.with_name("abc-02.json")
+    broken.write_text("{")
+    out = tmp_path / "page.html"
+    assert main(["report", "--results-dir", str(tmp_path / "results"), "-o", str(out)]) == 0
+    assert f"warning: {broken}: not a complete JSON file" in capsys.readouterr().err
+    assert "Left out of this page" in out.read_text() and "abc-02.json" in out.read_text()
+
+
+def test_nothing_to_report_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--results-dir", str(tmp_path)]) == 2
+    assert "nothing to report: no records in" in capsys.readouterr().err
+    path = put(tmp_path, make_record("ms", 1, 0.5))
+    path.write_text("{")
+    assert main(["report", "--results-dir", str(tmp_path)]) == 2
+    assert "no record in" in capsys.readouterr().err
+
+
+def test_a_table_is_chosen_by_a_part_of_its_name(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    where = ["--results-dir", str(results), "-o", str(out)]
+    assert main(["report", "cars", *where]) == 0
+    assert set(data_of(out.read_text())) == {"mlrc/cars-bninception"}
+    assert main(["report", "sop", *where]) == 2
+    assert "no table named sop" in capsys.readouterr().err
+
+
+def test_pictures_without_models_are_said_to_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_table(tmp_path / "results", methods=("ms",))
+    out = tmp_path / "page.html"
+    folders = ["--results-dir", str(tmp_path / "results"), "--runs-dir", str(tmp_path / "runs")]
+    assert main(["report", "--pictures", *folders, "-o", str(out)]) == 0
+    assert "its models were not kept, or lie elsewhere (--runs-dir)" in capsys.readouterr().err
+    assert "No pictures: no search of" in out.read_text()
