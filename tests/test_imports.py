@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from made_tables import put_table
 
 import harness
 import losses
@@ -163,18 +164,23 @@ def modules_after(*statements: str) -> list[set[str]]:
     return [set(line.split()[1:]) for line in lines if line.startswith("loaded:")]
 
 
-def torch_free() -> Iterator[str]:
-    """What must never wait for torch: modules, and commands."""
+def torch_free(folder: Path) -> Iterator[str]:
+    """What must never wait for torch: modules, and commands on results in a folder."""
     yield "import harness"
     yield from (f"import {module}" for module in MODULES if within(module, "harness.results"))
     yield from ("import harness.metrics.names", "import losses.method", "import harness.config")
-    main = "from harness.cli import main; main"
+    report = [m for m in MODULES if within(m, "harness.report")]
+    yield from (f"import {module}" for module in report if module != "harness.report.galleries")
+    main = "__import__('harness.cli').cli.main"
     yield f"{main}(['--help'])"
-    yield f"{main}(['compare', 'proxygml', 'proxyanchor', '--results-dir', r'{ROOT / 'results'}'])"
+    where = f"'--results-dir', r'{folder}'"
+    yield f"assert {main}(['compare', 'ms', 'triplet', '--dataset', 'cub', {where}]) == 0"
+    yield f"assert {main}(['report', {where}, '--output', r'{folder / 'page.html'}']) == 0"
 
 
-def test_light_work_does_not_import_torch() -> None:
-    statements = list(torch_free())
+def test_light_work_does_not_import_torch(tmp_path: Path) -> None:
+    put_table(tmp_path, methods=("ms", "triplet"))
+    statements = list(torch_free(tmp_path))
     for statement, loaded in zip(statements, modules_after(*statements), strict=True):
         assert "harness" in loaded
         assert "torch" not in loaded, statement

@@ -32,8 +32,7 @@ def embed(
 
     $ harness embed proxyanchor --dataset glyphs --output proxyanchor.npz
     """
-    if output.suffix != ".npz":
-        raise HarnessError(f"--output must end in .npz, got {output}")
+    options.check_output(output, ".npz")
     flags = {name: value for name, value in locals().items() if name not in ("dataset", "protocol")}
     values = options.read_values(None, None, {**flags, "trunk": None})
     from harness.registry import full_name

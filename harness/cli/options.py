@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.errors import HarnessError
+
 if TYPE_CHECKING:
     from harness.config import RunConfig
 
@@ -95,6 +97,14 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Any config key; params.NAME fixes one."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every validation.")]
+
+
+def check_output(path: Path, *endings: str) -> None:
+    """Refuse a file to write before any work: a wrong ending, a folder, a device."""
+    if path.suffix not in endings:
+        raise HarnessError(f"--output must end in {' or '.join(endings)}, got {path}")
+    if path.exists() and not path.is_file():
+        raise HarnessError(f"--output is to be a file, and {path} is none")
 
 
 def read_values(config: Path | None, assignments: list[str] | None, flags: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import Protocol, ResultsDir, Trunk
+from harness.cli.options import Protocol, ResultsDir, Trunk, check_output
 from harness.errors import HarnessError, unknown
 
 
@@ -46,8 +46,7 @@ def plot(
     # Before any record is read.
     if figure not in FIGURES:
         raise unknown("figure", figure, FIGURES)
-    if output.suffix not in FORMATS:
-        raise HarnessError(f"--output must end in {', '.join(FORMATS)}; got {output}")
+    check_output(output, *FORMATS)
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)

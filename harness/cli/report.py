@@ -55,6 +55,7 @@ def report(
     $ harness report glyphs --pictures --output glyphs.html
     """
     started = time.perf_counter()
+    options.check_output(output, ".html")
     values = options.read_values(None, None, locals())
     from harness.report.page import read_report, render
     from harness.system.files import write_text

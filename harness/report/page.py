@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def render(report: Report) -> str:
         policy=_policy(scripts),
         style=Markup(_asset("report.css")),
         script=Markup(_inline(scripts[0])),
-        plotly=_pack(scripts[1].encode()),
+        plotly=_packed_plotly(),
         data=_pack(_json({block["name"]: block["data"] for block in blocks})),
         prices=[title for title, _ in costs.PRICES.values()],
     )
@@ -209,6 +210,7 @@ def _asset(name: str) -> str:
     return (files("harness.report") / "templates" / name).read_text()
 
 
+@cache
 def _plotly() -> str:
     from plotly.offline import get_plotlyjs  # slow to import
 
@@ -217,6 +219,11 @@ def _plotly() -> str:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+@cache
+def _packed_plotly() -> str:
+    return _pack(_plotly().encode())
 
 
 def _pack(content: bytes) -> str:

@@ -67,7 +67,7 @@ def test_the_width_is_that_of_columns(table: Table) -> None:
     ("figure", "name", "flags", "message"),
     [
         ("score", "f.svg", [], "no figure named 'score'. Did you mean 'scores'?"),
-        ("scores", "f.gif", [], "--output must end in .svg, .pdf, .png"),
+        ("scores", "f.gif", [], "--output must end in .svg or .pdf or .png"),
         ("scores", "f.svg", ["--method", "msx"], "no method named 'msx'"),
         ("scores", "f.svg", ["--columns", "3"], "1 or 2 columns wide, got 3"),
         ("scores", "f.svg", ["--metric", "nmi"], "has no column nmi_concatenated"),
