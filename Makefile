@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 .PHONY: demo test fast lint format
 
 demo: $(INSTALLED)
-	$(BIN)/harness search --loss ccp proxyanchor --trials 3 --runs-dir runs/demo
+	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
 	$(BIN)/harness eval --reproductions 2 --runs-dir runs/demo --results-dir runs/demo/results
 	$(BIN)/harness report --pictures --runs-dir runs/demo --results-dir runs/demo/results --output runs/demo/report.html
 
