@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,8 @@ import torch
 from torch import Tensor
 
 from harness.testing.gpu import pretended_gpu
+
+ROOT = Path(__file__).parents[2]
 
 REFUSED: dict[str, Callable[[Tensor], object]] = {
     "operands": lambda there: there + torch.ones(3),
@@ -143,3 +148,19 @@ def test_a_tensor_does_not_outlive_its_card() -> None:
         there = torch.ones(3, device="cuda")
     with pytest.raises(RuntimeError, match="that is gone"):
         there + 1
+
+
+def test_the_benchmark_counts_without_a_card_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # benchmarks are no part of the package
+    monkeypatch.syspath_prepend(str(ROOT))
+    benchmark = importlib.import_module("benchmarks.gpu")
+    output = tmp_path / "gpu.md"
+    monkeypatch.setattr(sys, "argv", ["gpu", "--quick", "--losses", "c2", "--output", str(output)])
+    with warnings.catch_warnings():
+        benchmark.main()
+    written = output.read_text()
+    assert "pretended one, nothing was timed" in written
+    assert "| c2 | 0 |" in written
+    assert written.count("Only a card can show it.") == 3
