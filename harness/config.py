@@ -28,6 +28,7 @@ class Settings(TypedDict, total=False):
 
     dataset: str
     protocol: str
+    split: str
     trunk: str
     weights: str
     preset: str
@@ -69,6 +70,7 @@ class RunConfig:
         loss: name or Python file; empty where a command takes all.
         dataset: name, or folder:PATH.
         protocol: name, with changes if any: mlrc+batch_size=64.
+        split: file of class lists, instead of the protocol's split.
         trunk: empty takes the protocol's.
         weights: of the trunk: empty takes its own, none starts from random ones; or a file.
         preset: whose published parameters are the first trial.
@@ -99,6 +101,7 @@ class RunConfig:
     loss: str = ""
     dataset: str = "glyphs"
     protocol: str = "mlrc"
+    split: str = ""
     trunk: str = ""
     weights: str = ""
     preset: str = "mlrc"
@@ -147,12 +150,13 @@ class RunConfig:
         return yaml.safe_dump(values, sort_keys=False)
 
 
-def load_config(path: Path) -> dict[str, Any]:
+def load_config(path: Path, what: str = "config") -> dict[str, Any]:
     """The values in a YAML file."""
     try:
         values = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise HarnessError(f"cannot read config {path}: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise HarnessError(f"cannot read {what} {path}: {reason}") from None
     except yaml.YAMLError as error:
         raise HarnessError(f"{path} is not valid YAML: {error}") from None
     if values is None:

@@ -22,10 +22,11 @@ from harness.errors import HarnessError, refusing, unknown
 from harness.metrics.names import check_metrics, check_selection_metric
 from harness.results.layout import dataset_label, table_path
 from harness.results.records import Identity
+from harness.split_file import label_of, read_split
 from harness.system.seeds import derive_seed
-from losses.method import Method, Space, cast_to
-from protocols.protocol import EvaluationProtocol
-from protocols.splits import ClassSplit, applicable_folds, split_classes
+from losses.method import Method, Preset, Space, cast_to
+from protocols.protocol import SEPARATOR, EvaluationProtocol
+from protocols.splits import GIVEN, ClassSplit, applicable_folds, split_classes
 
 if TYPE_CHECKING:
     from harness.datasets.dataset import Dataset, Listing
@@ -166,17 +167,22 @@ class Experiment(Benchmark):
         per_dimension = self.config.trials_per_dimension * len(self.space)
         return self.config.trials or per_dimension or self.protocol.trials
 
+    @property
+    def preset(self) -> Preset:
+        return self.method.preset(self.config.preset, self.dataset)
+
     @cached_property
     def space(self) -> Space:
         """What is searched: the method's and the protocol's, without what the user fixed."""
         num_train = min(len(fold.train) for fold in self.split.folds)
         full = {**self.method.space(self.dataset, num_train), **self.protocol.space()}
+        full |= self.preset.space
         return {name: dist for name, dist in full.items() if name not in self.config.params}
 
     @cached_property
     def published_params(self) -> dict[str, Any]:
         """Parameters of the preset, with those that the user fixed in their place."""
-        preset = self.method.preset(self.config.preset, self.dataset)
+        preset = self.preset
         searched = {name: self.protocol.lr for name in self.protocol.space()}
         return {**searched, **preset.params, **self.config.params}
 
@@ -199,12 +205,14 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
     unlisted = _unlisted(dataset, listing, config.allow_missing)
     if listing.missing and not config.allow_missing:
         raise HarnessError(_missing_message(config.dataset, listing))
-    protocol = _settled(config, dataset, listing, changes or {})
+    split = _split_of_file(config, dataset, listing, changes or {})
+    protocol = _settled(config, dataset, listing, changes or {}, split)
     check_selection_metric(protocol.metric)
     check_metrics(protocol.test_metrics or ())
-    with refusing():
-        given = _trainval(protocol, listing)
-        split = split_classes(listing.num_classes, protocol.folds, given)
+    if split is None:
+        with refusing():
+            given = _trainval(protocol, listing)
+            split = split_classes(listing.num_classes, protocol.folds, given)
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
     with refusing():
         trunk.check_side(protocol.crop)
@@ -230,13 +238,41 @@ def _under_its_old_name(benchmark: Benchmark) -> Benchmark:
     return old if known and there else benchmark
 
 
-def _settled(
+def _split_of_file(
     config: RunConfig, dataset: Dataset, listing: Listing, changes: Mapping[str, Any]
+) -> ClassSplit | None:
+    """The split of the file that the user gave, if any."""
+    protocol = registry.load_protocol(config.protocol, dataset.name, changes, config.trunk)
+    if config.split:
+        folds = applicable_folds(protocol.folds, listing.num_classes, given=True)
+        return read_split(Path(config.split), listing.class_names, folds)
+    if protocol.split not in ("half", "official"):
+        raise HarnessError(
+            f"protocol {config.protocol} has the split of a file: give it with --split FILE"
+        )
+    return None
+
+
+def _settled(
+    config: RunConfig,
+    dataset: Dataset,
+    listing: Listing,
+    changes: Mapping[str, Any],
+    split: ClassSplit | None,
 ) -> EvaluationProtocol:
     """The protocol of a config, whose name says so if its folds cannot be had here."""
     spec, name, trunk = config.protocol, dataset.name, config.trunk
+    if split is not None:
+        changes = {**changes, **label_of(Path(config.split), split)}
     protocol = registry.load_protocol(spec, name, changes, trunk)
-    given = _trainval(protocol, listing) is not None
+    if split is not None and protocol.split != changes["split"]:
+        raise HarnessError(
+            f"{config.split} is split {changes['split']}, but the protocol has {protocol.split}: "
+            "the file has changed since, or is another one"
+        )
+    if protocol.folds == GIVEN:
+        return protocol
+    given = split is not None or _trainval(protocol, listing) is not None
     folds = applicable_folds(protocol.folds, listing.num_classes, given)
     return registry.load_protocol(spec, name, {**changes, "folds": folds}, trunk)
 
@@ -257,8 +293,9 @@ def build_experiment(config: RunConfig) -> Experiment:
     with refusing():
         if config.space:
             method = method.with_space(config.space)
-        changes = method.preset(config.preset, dataset.name).protocol
-    benchmark = build_benchmark(config, changes)
+        preset = method.preset(config.preset, dataset.name)
+    at_home = config.protocol.partition(SEPARATOR)[0] in preset.under
+    benchmark = build_benchmark(config, {} if at_home else preset.protocol)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
     params = _typed_params(method, benchmark)
     return Experiment(**{**parts, "config": replace(config, params=params)}, method=method)

@@ -183,6 +183,11 @@ def load_protocol(
     return settled
 
 
+def settings_of(spec: str, dataset: str) -> dict[str, Any]:
+    """Every field of a protocol that a result depends on."""
+    return load_protocol(spec, dataset).identity()
+
+
 def _method_of_file(path: Path) -> Method:
     """The method in a user's file: METHODS with one entry, or one PML loss class and SPACE."""
     if not path.is_file():

@@ -515,6 +515,9 @@ CCP_PROTOCOL: Mapping[str, Any] = {
     "clip_value": 10.0,
 }
 
+# Four folds, one model, and the ablations.
+CCP_PROTOCOLS = ("mlrc-ccp", "classic-ccp", "ablation-ccp")
+
 # Pools of 12 images for 8 proxies, 7 for 4.
 _PROXIES_AND_POOL = by_dataset(proxies_per_class=(8, 8, 4, 4), pool_ratio=(1.5, 1.5, 1.75, 1.75))
 
@@ -532,6 +535,7 @@ def _presets(pair_loss: str, authors: Params, paper: Params) -> dict[str, dict[s
                     **base_params,
                 },
                 protocol,
+                under=CCP_PROTOCOLS if protocol else (),
             )
             for dataset, base_params in PAIR_LOSSES[pair_loss].published.items()
         }

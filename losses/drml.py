@@ -419,8 +419,12 @@ def _presets(base: str) -> dict[str, dict[str, Preset]]:
         mlrc = {dataset: {**params, "margin": margin} for dataset, margin in margins.items()}
     return {
         "mlrc": {dataset: Preset(values) for dataset, values in mlrc.items()},
-        "paper": {"cub": Preset(params, {"embedding_size": 128, "batch_size": 32})},
-        "official": {"cub": Preset({**params, "head_lr": 1e-3}, _OFFICIAL_PROTOCOL)},
+        "paper": {
+            "cub": Preset(params, {"embedding_size": 128, "batch_size": 32}, under=("mlrc",))
+        },
+        "official": {
+            "cub": Preset({**params, "head_lr": 1e-3}, _OFFICIAL_PROTOCOL, under=("classic-drml",))
+        },
     }
 
 

@@ -493,16 +493,19 @@ MLRC = {
     },
     "anchor": dict.fromkeys(("cub", "cars", "sop"), ({"scale": 32.0, "margin": 0.1}, 1e-2)),
 }
-# The paper does not say the NCA's scale, either.
+# The paper does not say the NCA's scale, either: these are those of Proxy Anchor's code.
 PAPER = {
-    "nca": dict.fromkeys(NUM_COARSE, ({"scale": DEFAULT_SCALE["nca"]}, 1e-2)),
+    "nca": dict.fromkeys(NUM_COARSE, ({"scale": 32.0}, 1e-4)),
     "anchor": dict.fromkeys(NUM_COARSE, ({"scale": 32.0, "margin": 0.1}, 1e-2)),
 }
 
 
 def _presets(base: str, levels_differ: bool) -> dict[str, dict[str, Preset]]:
     # The authors released no code, hence no preset "official".
-    sources = {"mlrc": (MLRC[base], {}), "paper": (PAPER[base], PAPER_PROTOCOL)}
+    sources = {
+        "mlrc": (MLRC[base], {}, ()),
+        "paper": (PAPER[base], PAPER_PROTOCOL, ("classic-hpl",)),
+    }
     levels = ("fine", "coarse") if levels_differ else ("fine",)
     weight = {} if levels_differ else {"coarse_weight": 1.0}
     return {
@@ -516,10 +519,11 @@ def _presets(base: str, levels_differ: bool) -> dict[str, dict[str, Preset]]:
                     **_at_levels(values, levels),
                 },
                 protocol,
+                under=under,
             )
             for dataset, (values, loss_lr) in by_dataset.items()
         }
-        for name, (by_dataset, protocol) in sources.items()
+        for name, (by_dataset, protocol, under) in sources.items()
     }
 
 

@@ -100,11 +100,16 @@ class Preset:
     """Parameters that somebody published, and the protocol fields that go with them.
 
     Attributes:
+        under: protocols that it belongs to, by name, the usual one first. There `protocol` says
+            nothing new; it makes another one similar.
+        space: ranges that its parameters are searched in, where the method's do not hold them.
         tuned_by_us: not published, but found on validation folds of ours; never in `mlrc`.
     """
 
     params: Params
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    under: tuple[str, ...] = ()
+    space: Space = field(default_factory=dict)
     tuned_by_us: bool = False
 
 

@@ -109,7 +109,12 @@ def _published(
         "embedding_size": 2048,
         "freeze_batchnorm": False,
     }
-    return Preset({"inverse_temperature": 9.0, "loss_lr": loss_lr}, protocol | further)
+    return Preset(
+        {"inverse_temperature": 9.0, "loss_lr": loss_lr},
+        protocol | further,
+        under=("two_stage",),
+        space={"loss_lr": FloatDistribution(1e1, 1e4, log=True)},
+    )
 
 
 def _published_by_dataset(**further: Any) -> dict[str, Preset]:

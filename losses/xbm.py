@@ -15,7 +15,7 @@ from torch import Tensor
 from losses._tools.checks import check_embeddings, check_not_negative, check_positive
 from losses._tools.labelled_loss import LossDict, in_float32
 from losses._tools.loss_dict import reduced
-from losses.ccp import CCP_PROTOCOL, PAIR_LOSSES, build_pair_loss
+from losses.ccp import CCP_PROTOCOL, CCP_PROTOCOLS, PAIR_LOSSES, build_pair_loss
 from losses.method import STANDS_FOR, Base, Method, NamedSpace, Preset, Space, declared_params
 
 
@@ -164,6 +164,12 @@ def space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
     }
 
 
+def _with_official(dataset: str) -> tuple[int, int]:
+    """Memories as small as in the CCP paper, up to at least that of the XBM authors."""
+    small, large = MEMORY_SIZES[dataset]
+    return small, max(large, 8192)
+
+
 def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:
     margins = PAIR_LOSSES[pair_loss].published
     params = {
@@ -180,10 +186,16 @@ def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:
     mlrc["glyphs"] = Preset({**params["cub"], "start": 100})
     return {
         "mlrc": mlrc,
-        "paper": {dataset: Preset(values, CCP_PROTOCOL) for dataset, values in params.items()},
+        "paper": {
+            dataset: Preset(values, CCP_PROTOCOL, under=CCP_PROTOCOLS)
+            for dataset, values in params.items()
+        },
         # The memory of the XBM authors' code.
         "official": {
-            dataset: Preset({**values, "memory_size": 8192, "start": 2000})
+            dataset: Preset(
+                {**values, "memory_size": 8192, "start": 2000},
+                space={"memory_size": IntDistribution(*_with_official(dataset), log=True)},
+            )
             for dataset, values in params.items()
         },
     }

@@ -24,8 +24,9 @@ ROOT = Path(__file__).parent.parent
 # What is directly in `harness`, lowest first: a file imports what is in its own layer or below.
 LAYERS = (
     *(("errors", "redact", "typed", "config"), ("system",), ("metrics",), ("results",)),
-    *(("registry", "experiment"), ("model",), ("data",), ("training",), ("searching",)),
-    *(("evaluation",), ("sweeping",), ("report",), ("cli",), ("__init__", "__main__", "testing")),
+    *(("registry", "split_file", "experiment"), ("model",), ("data",), ("training",)),
+    *(("searching",), ("evaluation",), ("sweeping",), ("report",), ("cli",)),
+    ("__init__", "__main__", "testing"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -29,8 +29,11 @@ def evaluate(
     more: options.MoreLosses = None,
     dataset: options.Dataset = None,
     protocol: options.Protocol = None,
+    split: options.Split = None,
     trunk: options.Trunk = None,
     weights: options.Weights = None,
+    preset: options.Preset = None,
+    seed: options.Seed = None,
     space: options.Space = None,
     select: options.Select = None,
     reproductions: options.Reproductions = None,
@@ -55,9 +58,12 @@ def evaluate(
 ) -> None:
     """Train the best parameters again with new seeds, open the test classes, write the tables.
 
-    Without flags, every search in --runs-dir; nothing is done twice.
+    Without flags, every search in --runs-dir; nothing is done twice. With --preset, or under a
+    protocol that leaves nothing to search, a fixed configuration without any search.
 
     $ harness eval --loss proxyanchor --dataset glyphs
+
+    $ harness eval --loss proxygml --preset paper --dataset cars --protocol classic-proxygml
 
     $ harness eval --metrics recall@1,2,4,8 nmi --single-512
     """

@@ -93,12 +93,13 @@ def print_selection(frame: pd.DataFrame) -> None:
 
 def _print_beside(table: Path, numbers: Path) -> None:
     """Ours and the papers', and a file of both."""
+    from harness.registry import settings_of
     from harness.results.layout import BESIDE_PUBLISHED
     from harness.results.published import beside
     from harness.results.rendering import beside_shown, to_csv
     from harness.system.files import write_text
 
-    found = beside(table, numbers)
+    found = beside(table, numbers, settings_of)
     if len(found.rows):
         path = table / BESIDE_PUBLISHED
         write_text(path, to_csv(found.rows))

@@ -24,6 +24,9 @@ Dataset = Annotated[str | None, typer.Option(help="Name, or folder:PATH. Default
 Protocol = Annotated[
     str | None, typer.Option(help="Name, perhaps changed: mlrc+batch_size=64. Default: mlrc.")
 ]
+Split = Annotated[
+    str | None, typer.Option(help="File of class lists: train, validation, test. Default: none.")
+]
 Trunk = Annotated[str | None, typer.Option(help="Name. Default: the protocol's.")]
 Weights = Annotated[
     str | None, typer.Option(help="Of the trunk: a file, or none. Default: its own.")

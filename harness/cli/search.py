@@ -12,6 +12,7 @@ def search(
     more: options.MoreLosses = None,
     dataset: options.Dataset = None,
     protocol: options.Protocol = None,
+    split: options.Split = None,
     trunk: options.Trunk = None,
     weights: options.Weights = None,
     trunk_lr: options.TrunkLr = None,

@@ -38,6 +38,7 @@ def sweep(
     metrics: Metrics = None,
     dataset: options.Dataset = None,
     protocol: options.Protocol = None,
+    split: options.Split = None,
     trunk: options.Trunk = None,
     weights: options.Weights = None,
     trunk_lr: options.TrunkLr = None,

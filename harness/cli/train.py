@@ -19,6 +19,7 @@ def train(
     more: options.MoreLosses = None,
     dataset: options.Dataset = None,
     protocol: options.Protocol = None,
+    split: options.Split = None,
     trunk: options.Trunk = None,
     weights: options.Weights = None,
     trunk_lr: options.TrunkLr = None,

@@ -20,6 +20,7 @@ from harness.results.records import Identity, TestRecord
 from harness.searching.found import find_searches
 from harness.system.device import choose_device, cpu_threads
 from harness.training.embed import concatenate, embed_with
+from harness.training.replay import replayed
 from harness.training.trial import units_of
 from harness.training.unit import Unit, evaluation_loader
 
@@ -28,16 +29,22 @@ SELECT = "+select="  # in the label of a row, before how its trial was chosen
 
 @dataclass(frozen=True)
 class Opened:
-    """An experiment and what its models see of the trainval classes."""
+    """An experiment and what its models see of the trainval classes.
+
+    Attributes:
+        fixed: what the user set the parameters by, where nothing was searched.
+    """
 
     experiment: Experiment
     trainval: Source
+    fixed: str = ""
 
     @property
     def label(self) -> str:
-        """Of its row: another way to choose the trial makes another one."""
+        """Of its row: another way to choose the parameters makes another one."""
         select = self.experiment.config.select
-        return self.experiment.method.name + (f"{SELECT}{select}" if select != "mean" else "")
+        how = self.fixed or (f"{SELECT}{select}" if select != "mean" else "")
+        return self.experiment.method.name + how
 
     @property
     def identity(self) -> Identity:
@@ -48,12 +55,16 @@ class Opened:
         return digest_of({"identity": self.identity, "params": dict(params)})
 
 
-def embed_test(opened: Opened, units: Sequence[Unit]) -> TestEmbeddings:
-    """Open the test classes, which the ledger counts, as the models of one repetition see them."""
+def embed_test(opened: Opened, units: Sequence[Unit], weights: str = WEIGHTS) -> TestEmbeddings:
+    """Open the test classes, which the ledger counts, as the models of one repetition see them.
+
+    Args:
+        weights: file of those that count.
+    """
     experiment, first = units[0].experiment, units[0]
     method = experiment.method
     device = choose_device(experiment.config.device)
-    models = [_load(unit, device) for unit in units]
+    models = [_load(unit, device, weights) for unit in units]
     digest = opened.digest(first.params)
     note_test_opening(experiment.results, opened.label, digest, first.repetition)
     test = open_part(experiment, "test")
@@ -67,15 +78,25 @@ def embed_test(opened: Opened, units: Sequence[Unit]) -> TestEmbeddings:
     return describe_test(experiment, opened.trainval, test, kinds)
 
 
-def _load(unit: Unit, device: torch.device) -> Model:
+def _load(unit: Unit, device: torch.device, weights: str) -> Model:
     try:
-        return unit.load_model(device)
+        return unit.load_model(device, weights)
     except Exception as error:  # whatever torch makes of a broken file
         raise HarnessError(
             f"the weights of fold {unit.fold} in {unit.folder} cannot be read "
             f"({type(error).__name__}); with the folder moved away, a run that was not tested yet "
             "is trained again"
         ) from None
+
+
+def _units(opened: Opened, record: TestRecord) -> list[Unit]:
+    """The models that were tested; under select=replay the one that replayed another."""
+    units = units_of(opened.experiment, opened.trainval, record.params, record.repetition)
+    first = units[0].find_record()
+    if opened.experiment.protocol.select != "replay" or first is None:
+        return units
+    second = replayed(opened.experiment, first)
+    return units_of(second, opened.trainval, record.params, record.repetition)
 
 
 @dataclass(frozen=True)
@@ -122,7 +143,7 @@ def find_kept(record: TestRecord, values: Mapping[str, Any]) -> KeptModels:
         raise HarnessError(
             f"{identity['dataset']}: the images are not those that {label} was trained on"
         )
-    units = units_of(experiment, opened.trainval, record.params, record.repetition)
+    units = _units(opened, record)
     lost = [unit for unit in units if not (unit.folder / WEIGHTS).exists()]
     if lost:
         raise HarnessError(

@@ -79,7 +79,7 @@ class _NaiveRow:
                 folds=[],
                 search={},
                 provenance=provenance(),
-                **score(self.embed_test()),
+                **score(self.embed_test(), self.experiment.protocol.test_metrics or ()),
             ).write(path)
             listener(Tested(method=self.name))
         add_metrics(path, metrics, self.embed_test, self.experiment.runs)
@@ -91,8 +91,8 @@ class _NaiveRow:
         seen, test = (
             _features(experiment, name, self.repetition, part) for part in ("trainval", "test")
         )
-        size = experiment.protocol.embedding_size
-        sizes = {"concatenated": len(experiment.split.folds) * size, "separated": size}
+        size, folds = experiment.protocol.embedding_size, len(experiment.split.folds)
+        sizes = {"concatenated": folds * size} | ({"separated": size} if folds > 1 else {})
         kinds = {kind: [_reduced(seen.values, test.values, size)] for kind, size in sizes.items()}
         return describe_test(experiment, seen, test, kinds)
 

@@ -62,6 +62,14 @@ class TestEmbeddings:
             embedding[query], labels[query], embedding[~query], labels[~query], metrics
         )
 
+    def scores(self, more: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+        """Kind -> metric -> mean over models."""
+        metrics = tuple(dict.fromkeys((*METRICS, *more)))
+        return {
+            kind: _mean([self.evaluate(model, metrics).values for model in models])
+            for kind, models in self.kinds.items()
+        }
+
 
 def describe_test(
     experiment: Experiment, trainval: Source, test: Source, kinds: dict[str, list[Tensor]]
@@ -80,10 +88,15 @@ def describe_test(
     )
 
 
-def score(test: TestEmbeddings) -> dict[str, Any]:
-    """Every field of a TestRecord that comes from embeddings."""
+def score(test: TestEmbeddings, more: Sequence[str] = ()) -> dict[str, Any]:
+    """Every field of a TestRecord that comes from embeddings.
+
+    Args:
+        more: metrics, beside those of every test.
+    """
+    metrics = tuple(dict.fromkeys((*METRICS, *more)))
     scores = {
-        kind: [test.evaluate(model, METRICS) for model in models]
+        kind: [test.evaluate(model, metrics) for model in models]
         for kind, models in test.kinds.items()
     }
     (together,) = scores["concatenated"]

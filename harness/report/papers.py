@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import HarnessError
+from harness.registry import settings_of
 from harness.report.table import Table
 from harness.results.published import PAPERS, SCORES, beside, find_folder, read, year_of
 from harness.results.rendering import beside_shown
@@ -37,7 +38,7 @@ def beside_papers(table: Table, results: Path) -> Beside:
         folder = find_folder(results)
     except HarnessError as error:
         return Beside(pd.DataFrame(), [str(error)], [])
-    found = beside(table.folder, folder)
+    found = beside(table.folder, folder, settings_of)
     return Beside(beside_shown(found.rows), found.differences, _over_time(folder, table.dataset))
 
 

@@ -67,8 +67,12 @@ BEHIND = {
 }
 
 
-def columns_of(metrics: Sequence[str]) -> dict[str, str]:
-    """Every column of a table with these metrics, and what it holds."""
+def columns_of(metrics: Sequence[str], of_a_paper: bool = False) -> dict[str, str]:
+    """Every column of a table with these metrics, and what it holds.
+
+    Args:
+        of_a_paper: whether the protocol selects as some paper does, and not by validation alone.
+    """
     scores = {}
     for kind in KINDS:
         for metric in metrics:
@@ -77,7 +81,19 @@ def columns_of(metrics: Sequence[str]) -> dict[str, str]:
             unit = "" if metric in LENGTHS else ", 0 to 1"
             scores[f"{metric}_{kind}"] = f"{name}: mean over reproductions{unit}{more}"
             scores[f"{metric}_{kind}_ci95"] = f"{name}: half the width of its 95 % t-interval"
+    if of_a_paper:
+        for metric in metrics:
+            title = title_of(metric)
+            scores[f"{metric}_sd"] = f"{title}: standard deviation over reproductions"
+            scores[f"{metric}_last"] = (
+                f"{title} of the last epoch, where that shown was selected on the test classes"
+            )
     return {**BEFORE, **scores, **BEHIND}
+
+
+def is_of_a_paper(frame: pd.DataFrame) -> bool:
+    """Whether a table has the columns of a protocol that selects as some paper does."""
+    return f"{METRICS[0]}_sd" in frame
 
 
 def metrics_in(frame: pd.DataFrame) -> list[str]:

@@ -39,6 +39,7 @@ FOLDS = "folds"
 # Of one model; it has a CONFIG, too.
 FOLD_RECORD = "record.json"
 WEIGHTS = "model.pt"
+LAST_WEIGHTS = "last.pt"
 CHECKPOINT = "checkpoint.pt"
 FAILURE = "failure.txt"
 RETRIED = "retried.txt"

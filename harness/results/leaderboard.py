@@ -57,7 +57,7 @@ def frame_of(rows: Sequence[Row], openings: Counter[str] | None = None) -> pd.Da
             {**_columns(row, openings), "indistinguishable": verdicts.get(label_of(row))}
             for row in rows
         ],
-        columns=list(columns_of(metrics)),
+        columns=list(columns_of(metrics, _of_a_paper(rows))),
     )
     return _ranked(frame)
 
@@ -97,7 +97,7 @@ def _verdicts(rows: Sequence[Row]) -> dict[str, str]:
 def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     last = max(row, key=lambda record: record.provenance["time"])
     identity, search = last.identity, last.search
-    searched = bool(search)
+    searched = bool(search.get("trials"))
     trial_folds = search.get("trial_folds", [])
     fold_scores = search.get("validation_folds", [])
     folds = [fold for record in row for fold in record.folds]
@@ -107,6 +107,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "method": label_of(row),
         "kind": last.kind,
         **mean_scores(row),
+        **(_as_a_paper_has_it(row) if _of_a_paper([row]) else {}),
         **{f"dim_{kind}": last.dims.get(kind) for kind in KINDS},
         "reproductions": len(row),
         "incomplete": (
@@ -115,7 +116,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "validation_map_at_r": search.get("validation"),
         "validation_sd": spread(fold_scores),
         "dimensions": search.get("dimensions"),
-        "trials": search.get("trials"),
+        "trials": search["trials"] if searched else None,
         "trials_failed": search.get("failed"),
         "trials_pruned": search.get("pruned", 0) if searched else None,
         "not_flat": not_flat(trial_folds) if trial_folds and search.get("dimensions") else None,
@@ -151,6 +152,22 @@ def mean_scores(row: Row) -> dict[str, float]:
             mean, half_width = mean_and_interval(scores)
             values[f"{metric}_{kind}"] = mean
             values[f"{metric}_{kind}_ci95"] = half_width
+    return values
+
+
+def _of_a_paper(rows: Sequence[Row]) -> bool:
+    """Whether their protocol selects as some paper does, and not by validation alone."""
+    return any("select" in row[0].identity["protocol"] for row in rows)
+
+
+def _as_a_paper_has_it(row: Row) -> dict[str, float]:
+    """Deviations over the records of a row, and what its last epochs scored."""
+    values = {}
+    for metric in row[0].scores["concatenated"]:
+        scores = [record.scores["concatenated"].get(metric, np.nan) for record in row]
+        lasts = [record.last["concatenated"][metric] for record in row if record.last]
+        values[f"{metric}_sd"] = float(np.std(scores, ddof=1)) if len(scores) > 1 else np.nan
+        values[f"{metric}_last"] = float(np.mean(lasts)) if lasts else np.nan
     return values
 
 

@@ -5,20 +5,35 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError, unknown
 from harness.metrics.names import KINDS, title_of
 from harness.results.layout import PUBLISHED
+from harness.results.records import TEST_SELECTED
 from harness.results.rows import Row, label_of, read_rows
 from harness.results.stats import mean_and_interval
+from protocols.protocol import ADDED_LATER, EvaluationProtocol
 
 VARIANTS, METHODS = "protocol_variants.csv", "methods.csv"
+# Of four fold models, and of one.
 SCORES, CLASSIC = "reality_check_tables.csv", "classic_retrieval_tables.csv"
+
+# Data sets as the reality check writes them.
+THEIR_NAMES = {"cub": ("CUB200", "CUB200_bs256"), "cars": ("Cars196",), "sop": ("SOP",)}
+
+NOTE_MARKS = ("†", "‡", "§")
+
+# What fields are that a record does not mention: as they were before there were any.
+NEUTRAL: dict[str, Any] = {
+    f.name: f.default for f in fields(EvaluationProtocol) if f.name in ADDED_LATER
+}
 
 PAPERS = {
     "mlrc": "A Metric Learning Reality Check (ECCV 2020)",
@@ -71,12 +86,13 @@ def tables_of(
             continue
         rows = rows[rows["paper"] == paper]
         if dataset is not None and "dataset" in rows:
-            rows = rows[rows["dataset"] == dataset]
+            rows = rows[rows["dataset"].isin([dataset, *THEIR_NAMES.get(dataset, ())])]
         keys = ["source", "table", *(["dataset"] if "value" in rows else [])]
         for _, group in rows.groupby(keys, sort=False):
             first = group.iloc[0]
             if "value" in group:
-                tables.append((f"{first['dataset']}: {first['source']}", _spread(group)))
+                group, remarks = _marked(group)
+                tables.append((f"{first['dataset']}: {first['source']}{remarks}", _spread(group)))
             else:
                 tables.append((first["table"], _plain(group)))
     return tables
@@ -84,6 +100,17 @@ def tables_of(
 
 def _plain(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=[c for c in ORIGIN if c in rows and c != "dataset"])
+
+
+def _marked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Values with a mark where there is a note, and what the marks mean."""
+    if "note" not in rows:
+        return rows, ""
+    found = [note for note in dict.fromkeys(rows["note"]) if note]
+    marks = dict(zip(found, NOTE_MARKS, strict=False))
+    cells = rows["value"] + rows["note"].map(lambda note: f" {marks[note]}" if note else "")
+    remarks = "".join(f"; {mark} {note}" for note, mark in marks.items())
+    return rows.assign(value=cells), remarks
 
 
 def _spread(rows: pd.DataFrame) -> pd.DataFrame:
@@ -127,6 +154,8 @@ COLUMNS = {
     "ours_ci95": "half the width of its 95 % interval",
     "published": "the paper's value",
     "published_ci95": "the paper's interval, where it gives one",
+    "ours_sd": "standard deviation over our reproductions",
+    "published_sd": "the paper's, where it gives one",
     "difference": "ours minus published",
     "difference_ci95": "root of the sum of the squares of both; of ours alone without the paper's",
     "protocol_variant": "protocol of the paper",
@@ -134,51 +163,89 @@ COLUMNS = {
 }
 
 
-def beside(table: Path, folder: Path) -> Beside:
+# Protocol of a paper's row, data set -> every field that a result depends on, by harness.registry.
+SettingsOf = Callable[[str, str], dict[str, Any]]
+
+
+def beside(table: Path, folder: Path, settings_of: SettingsOf) -> Beside:
     """The rows of a table with the published values that were measured in the same way."""
     rows = read_rows(table, [])
-    scores, methods = read(folder / SCORES), read(folder / METHODS)
-    losses = dict(zip(methods["method"], methods["loss"], strict=True))
-    scores = scores.assign(loss=scores["method"].map(losses))
     dataset = rows[0][0].identity["dataset"] if rows else ""
-    scores = scores[scores["dataset"] == dataset]
+    scores = _scores_on(dataset, folder)
     if scores.empty:
         return Beside(pd.DataFrame(columns=list(COLUMNS)), [f"no paper has numbers on {dataset}"])
+    variants = read(folder / VARIANTS).set_index("protocol_variant").to_dict("index")
     found: list[dict[str, Any]] = []
     refused: dict[str, list[str]] = defaultdict(list)
-    for variant in read(folder / VARIANTS).to_dict("records"):
-        name = variant["protocol_variant"]
-        for row in rows:
-            theirs = scores[
-                (scores["protocol_variant"] == name) & (scores["loss"] == label_of(row))
-            ]
-            if theirs.empty:
-                continue
-            points = points_of_difference(row, variant)
+    for row in rows:
+        theirs = scores[scores["loss"] == _loss_of(row)]
+        for key, cells in theirs.groupby(["protocol_variant", "trunk", "dim"], sort=False):
+            name, trunk, dim = map(str, cast(tuple[str, str, str], key))
+            variant = {**variants[_base(name)], "protocol": _protocol_of(name, variants)}
+            points = points_of_difference(row, variant, trunk, dim, settings_of)
             if points:
                 refused[f"{name}: {'; '.join(points)}"].append(label_of(row))
             else:
-                found.extend(_together(row, theirs))
-    reasons = [f"{', '.join(labels)} not compared with {why}" for why, labels in refused.items()]
+                found.extend(_together(row, cells))
+    reasons = [
+        f"{', '.join(dict.fromkeys(labels))} not compared with {why}"
+        for why, labels in refused.items()
+    ]
     if not found and not refused:
         reasons.append(f"no paper has numbers of these methods on {dataset}")
     return Beside(pd.DataFrame(found, columns=list(COLUMNS)), reasons)
 
 
-def points_of_difference(row: Row, variant: dict[Any, str]) -> list[str]:
-    """Every setting of a paper that ours differ in; what it does not state is no difference."""
+def _scores_on(dataset: str, folder: Path) -> pd.DataFrame:
+    """Of four fold models and of one, with the names of their losses; copied ones stay away."""
+    four, one = (read(folder / name) for name in (SCORES, CLASSIC))
+    scores = pd.concat([four, one.assign(embedding="concatenated")]).fillna("")
+    scores = scores[(scores["dataset"] == dataset) & (scores["note"] == "")]
+    methods = read(folder / METHODS)
+    losses = dict(zip(methods["method"], methods["loss"], strict=True))
+    return scores.assign(loss=scores["method"].map(losses))
+
+
+def _loss_of(row: Row) -> str:
+    """The loss of a row, also of one at the parameters of a paper or of its code."""
+    label = label_of(row).removesuffix(f" ({TEST_SELECTED})")
+    return label.removesuffix("+preset=paper").removesuffix("+preset=official")
+
+
+def _base(variant: str) -> str:
+    return variant.partition("+")[0]
+
+
+def _protocol_of(variant: str, variants: dict[Any, dict[Any, str]]) -> str:
+    """Our protocol of a paper's row, with what the row changes of it."""
+    base, plus, changes = variant.partition("+")
+    ours = variants[base]["protocol"]
+    return f"{ours}{plus}{changes}" if ours else ""
+
+
+def points_of_difference(
+    row: Row, variant: dict[Any, str], trunk: str, dim: str, settings_of: SettingsOf
+) -> list[str]:
+    """Every setting of a paper that ours differ in; what it does not state is no difference.
+
+    Args:
+        trunk, dim: of the paper's row, where it says them.
+    """
     record = row[0]
-    protocol = record.identity["protocol"]
+    if not variant["protocol"]:
+        return ["no protocol here trains and tests like that"]
+    asked = settings_of(variant["protocol"], record.identity["dataset"])
+    theirs = {**asked, **({"trunk": trunk} if trunk else {})}
+    if dim and record.dims.keys() == {"concatenated"}:
+        theirs["embedding_size"] = int(dim)
+    # The name in results tells trunks with other weights apart.
+    ours = {**record.identity["protocol"], "trunk": record.identity["trunk"]}
+    free = {"name", *variant["unstated"].split()}
     points = []
-    for name, stated in variant.items():
-        if name in ("protocol_variant", "note", "trials", "reproductions") or not stated:
-            continue
-        theirs = None if stated == "none" else stated
-        # The name in results tells trunks with other weights apart.
-        ours = record.identity["trunk"] if name == "trunk" else protocol.get(name)
-        same = ours is theirs is None or (ours is not None and _equal(ours, theirs))
-        if not same:
-            points.append(f"{name} {'none' if ours is None else ours} here, {stated} there")
+    for name in sorted({*theirs, *ours} - free):
+        here, there = (_stated(settings, name) for settings in (ours, theirs))
+        if here != there:
+            points.append(f"{name} {_spell(here)} here, {_spell(there)} there")
     for name, count in (("trials", record.search.get("trials", 0)), ("reproductions", len(row))):
         # More of them measure the same thing, only better.
         if variant[name] and count < int(variant[name]):
@@ -186,10 +253,14 @@ def points_of_difference(row: Row, variant: dict[Any, str]) -> list[str]:
     return points
 
 
-def _equal(ours: Any, theirs: str | None) -> bool:
-    if theirs is None:
-        return False
-    return math.isclose(ours, float(theirs)) if isinstance(ours, int | float) else ours == theirs
+def _stated(settings: Mapping[str, Any], name: str) -> Any:
+    """The value of a field as it is in a record."""
+    value = settings.get(name, NEUTRAL.get(name))
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _spell(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 def _together(row: Row, theirs: pd.DataFrame) -> list[dict[str, Any]]:
@@ -197,7 +268,10 @@ def _together(row: Row, theirs: pd.DataFrame) -> list[dict[str, Any]]:
     for published in theirs.to_dict("records"):
         kind, metric = published["embedding"], published["metric"]
         assert kind in KINDS
-        mean, half_width = mean_and_interval([100 * record.scores[kind][metric] for record in row])
+        scores = [100 * r.scores[kind][metric] for r in row if metric in r.scores.get(kind, {})]
+        if not scores:  # a metric that was not asked for
+            continue
+        mean, half_width = mean_and_interval(scores)
         value = float(published["value"])
         theirs_ci95 = float(published["ci95"] or "nan")
         both = math.hypot(half_width, 0.0 if math.isnan(theirs_ci95) else theirs_ci95)
@@ -210,6 +284,8 @@ def _together(row: Row, theirs: pd.DataFrame) -> list[dict[str, Any]]:
                 "ours_ci95": half_width,
                 "published": value,
                 "published_ci95": theirs_ci95,
+                "ours_sd": float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan,
+                "published_sd": float(published["std"] or "nan"),
                 "difference": mean - value,
                 "difference_ci95": both,
                 "protocol_variant": published["protocol_variant"],

@@ -29,7 +29,10 @@ Positive = Annotated[int, Meta(ge=1, le=MOST)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=WHOLE)]
 
-Kind = Annotated[str, Meta(pattern="^(reproduction|single|naive)$")]
+# One model whose weights were selected on the test classes.
+TEST_SELECTED = "test-selected"
+
+Kind = Annotated[str, Meta(pattern=f"^(reproduction|single|naive|{TEST_SELECTED})$")]
 
 MOST_POINTS = 100  # of the history of one model
 DIGITS = 5  # of values that are drawn and not computed with
@@ -306,7 +309,8 @@ class TestRecord(Record):
     """One opening of the test classes: the models of one repetition, or a naive baseline.
 
     Attributes:
-        kind: "single" is one model instead of those of the folds.
+        kind: "single" is one model instead of those of the folds; "test-selected" one whose weights
+            are the best on the test classes.
         dims: kind of embedding -> its size.
         separated: metric -> value, of each fold model.
         folds: of each model.
@@ -314,6 +318,7 @@ class TestRecord(Record):
             the labels; None where no query counts.
         class_queries: how many queries of each test class count.
         missing_images: of the whole data set, because their files were missing or broken.
+        last: scores of the last weights, beside those that were selected on the test classes.
     """
 
     __test__ = False  # pytest: not a test
@@ -335,12 +340,16 @@ class TestRecord(Record):
     per_class: dict[str, dict[str, list[Share | None]]] = field(default_factory=dict)
     class_queries: list[Count] = field(default_factory=list)
     missing_images: Count = 0
+    last: Scores = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_identity(self.identity)
         _check_kinds(self.scores)
-        for scores in (*self.scores.values(), *self.separated):
+        for scores in (*self.scores.values(), *self.separated, *self.last.values()):
             _check_scores(scores, METRICS)
+        by = self.identity["protocol"].get("select", "validation")
+        if self.kind != "naive" and (self.kind == TEST_SELECTED) != (by == "test"):
+            raise ValueError(f"kind is {self.kind}, but the protocol selects by {by}")
         if not self.scores.keys() <= self.dims.keys():
             raise ValueError("dims lack the size of an embedding that has scores")
         for by_metric in self.per_class.values():

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.names import KINDS, LENGTHS, METRICS, title_of
-from harness.results.columns import UNKNOWN, columns_of, metrics_in
+from harness.results.columns import UNKNOWN, columns_of, is_of_a_paper, metrics_in
 from harness.results.marks import explanations, marked_names
+from harness.results.records import TEST_SELECTED
 from harness.results.selection import correlations, selection_in
 from harness.results.stats import MIN_PAIRS
 
@@ -18,13 +19,17 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that people read first, as text: percent with the half-width of the interval."""
     table = pd.DataFrame({"rank": frame["rank"].astype("string").fillna("")})
     table["method"] = marked_names(frame)
-    for kind in KINDS:
+    for kind in _kinds(frame):
         for metric in metrics_in(frame):
             column, spell = f"{metric}_{kind}", length if metric in LENGTHS else percent
             table[column_title(frame, metric, kind)] = [
                 spell(mean, half_width)
                 for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
             ]
+    if (frame["kind"] == TEST_SELECTED).any():
+        for metric in metrics_in(frame):
+            lasts = [percent(value) for value in frame[f"{metric}_last"]]
+            table[f"{title_of(metric)} last"] = lasts
     table["validation MAP@R"] = [percent(value) for value in frame["validation_map_at_r"]]
     table["fold sd"] = [percent(value) for value in frame["validation_sd"]]
     table["dimensions"] = frame["dimensions"].astype("string").fillna("")
@@ -37,7 +42,12 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
 def on_demand(frame: pd.DataFrame) -> list[str]:
     """The columns of `shown` that not every table has."""
     more = [metric for metric in metrics_in(frame) if metric not in METRICS]
-    return [column_title(frame, metric, kind) for kind in KINDS for metric in more]
+    return [column_title(frame, metric, kind) for kind in _kinds(frame) for metric in more]
+
+
+def _kinds(frame: pd.DataFrame) -> list[str]:
+    """The kinds of embeddings that a table has; one model has only one."""
+    return [kind for kind in KINDS if frame[f"dim_{kind}"].notna().any()] or list(KINDS)
 
 
 def column_title(frame: pd.DataFrame, metric: str, kind: str) -> str:
@@ -48,7 +58,8 @@ def embedding_size(frame: pd.DataFrame, kind: str) -> str:
     """What tells the kinds of embeddings apart: their size, unless they share it or lack one."""
     # A naive row may have fewer dimensions to offer than the trained ones.
     sizes = {kind: frame[f"dim_{kind}"].max() for kind in KINDS}
-    told_apart = not pd.isna([*sizes.values()]).any() and len({*sizes.values()}) == len(KINDS)
+    found = [size for size in sizes.values() if not pd.isna(size)]
+    told_apart = len(set(found)) == len(_kinds(frame)) == len(found) and not pd.isna(sizes[kind])
     return str(int(sizes[kind])) if told_apart else kind
 
 
@@ -141,14 +152,23 @@ def heading(frame: pd.DataFrame, quote: str = "") -> str:
 def notes_on(frame: pd.DataFrame) -> list[str]:
     """What a reader must know to read the table right."""
     together, single = (embedding_size(frame, kind) for kind in KINDS)
+    models = (
+        f"{together}: embeddings of the four fold models side by side. {single}: mean of the four."
+    )
     notes = [
         "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
-        f"{together}: embeddings of the four fold models side by side. {single}: mean of the four.",
+        models if len(_kinds(frame)) > 1 else f"{together}: one model.",
         "fold sd: of the validation score over the folds. dimensions: parameters searched. "
         "at limit: models that ended at the step limit.",
     ]
     if (frame["kind"] == "single").any():
         notes.append("single: one model of that size, trained on all trainval classes; no rank.")
+    if (frame["kind"] == TEST_SELECTED).any():
+        notes.append(
+            f"{TEST_SELECTED}: of all epochs that which was best on the test classes, as the paper "
+            "reports; no rank, and not to be compared with rows of other protocols. last: the same "
+            "models at their last epoch."
+        )
     if (frame["indistinguishable"] == UNKNOWN).any():
         notes.append(
             f"Below {MIN_PAIRS} reproductions shared with the best row, no claim is made about "
@@ -179,7 +199,7 @@ def selection_note(frame: pd.DataFrame) -> str:
 
 def describe_columns(frame: pd.DataFrame) -> str:
     """The data dictionary of leaderboard.csv."""
-    columns = columns_of(metrics_in(frame))
+    columns = columns_of(metrics_in(frame), is_of_a_paper(frame))
     lines = [
         "# Columns of leaderboard.csv",
         "",

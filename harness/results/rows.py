@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from harness.results.layout import find_records
-from harness.results.records import MetricsRecord, RecordError, Scores, TestRecord, read_record
+from harness.results.records import (
+    TEST_SELECTED,
+    MetricsRecord,
+    RecordError,
+    Scores,
+    TestRecord,
+    read_record,
+)
 
 AnyRecord = TestRecord | MetricsRecord
+
+# What a protocol selects by unless it says otherwise: validation.
+SELECTED_BY = "best"
 Row = list[TestRecord]
 
 
@@ -83,6 +93,8 @@ def label_of(row: Row) -> str:
     """What a row is called."""
     first = row[0]
     method = first.identity["method"]
+    if first.kind == TEST_SELECTED:
+        return f"{method} ({TEST_SELECTED})"
     return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
 
 
@@ -130,7 +142,7 @@ def _settings(record: AnyRecord) -> dict[str, Any]:
     """Every field of the protocol, and of the identity what is the same for all methods."""
     elsewhere = ("method", "seed", "protocol", "data_fingerprint", "split")
     fixed = {name: value for name, value in record.identity.items() if name not in elsewhere}
-    return {**record.identity["protocol"], **fixed}
+    return {"select": SELECTED_BY, **record.identity["protocol"], **fixed}
 
 
 def _measured_on(record: AnyRecord) -> dict[str, str]:

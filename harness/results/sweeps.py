@@ -22,6 +22,7 @@ from harness.results.layout import PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN,
 from harness.results.leaderboard import mean_scores
 from harness.results.provenance import commit_of, versions_of
 from harness.results.records import (
+    TEST_SELECTED,
     FoldFacts,
     Record,
     RecordError,
@@ -194,7 +195,7 @@ def _records(
                 continue
             validated[_run_of(table, record)].append(record)
         for test in read_tests(folder / table, problems):
-            if test.kind == "reproduction":
+            if test.kind in ("reproduction", TEST_SELECTED):
                 tested[_run_of(table, test)].append(test)
     return validated, tested
 

@@ -20,6 +20,7 @@ from harness.model.build import check_method
 from harness.results.layout import CONFIG
 from harness.results.records import FoldRecord
 from harness.searching.pruning import expected_score, is_hopeless
+from harness.searching.samplers import check_first
 from harness.searching.storage import Storage
 from harness.searching.study import Claim, Study, sampler_of, storage_of
 from harness.searching.summary import SearchSummary, summarize
@@ -78,6 +79,7 @@ def check(config: RunConfig) -> tuple[Experiment, Storage]:
     experiment = build_experiment(config)
     check_validated(experiment)
     sampler_of(experiment)
+    check_first(experiment.space, experiment.published_params, config.preset)
     check_method(experiment)
     check_writable(experiment.runs)
     return experiment, storage_of(experiment)

@@ -18,7 +18,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
-from harness.errors import unknown
+from harness.errors import HarnessError, unknown
 
 if TYPE_CHECKING:
     from losses.method import Space
@@ -32,6 +32,18 @@ SAMPLERS = ("gp", "tpe", "random", "grid")
 def check_sampler(name: str) -> None:
     if name not in SAMPLERS:
         raise unknown("sampler", name, SAMPLERS)
+
+
+def check_first(space: Space, published: Mapping[str, Any], preset: str) -> None:
+    """Refuse a preset that lies outside of the space that is searched."""
+    for param, distribution in space.items():
+        value = published[param]
+        if not distribution._contains(distribution.to_internal_repr(value)):
+            raise HarnessError(
+                f"preset '{preset}' has {param}={value}, which is searched in "
+                f"{spell_range(distribution)} only\n"
+                f"  keep it out of the search: --set params.{param}={value}; or take another preset"
+            )
 
 
 def planned(

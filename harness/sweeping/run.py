@@ -17,8 +17,8 @@ from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation import reproductions
-from harness.evaluation.reproductions import Job, finished_folds
-from harness.experiment import Experiment, build_experiment, digest_of
+from harness.evaluation.runs import Job, finished_folds
+from harness.experiment import Experiment, build_experiment, check_validated, digest_of
 from harness.model.build import check_method
 from harness.results import sweeps
 from harness.results.layout import PLAN, record_lock, sweep_folder, validation_path
@@ -46,7 +46,7 @@ from harness.training.unit import Unit
 MAX_POINTS = 200
 
 # Of a config, what all points of a sweep share unless it is an axis.
-SHARED = ("dataset", "protocol", "trunk", "weights", "preset", "params", "seed")
+SHARED = ("dataset", "protocol", "split", "trunk", "weights", "preset", "params", "seed")
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -118,6 +118,9 @@ def sweep(
     folder = sweep_folder(Path(config.results_dir), _checked_name(name, losses, axes, config))
     worker_count(config, threads=1, units=1)
     opened = [_opened(config, point, folder) for point in points]
+    if not test:
+        for one in opened:
+            check_validated(one.experiment)
     plan = _plan(config, axes, opened)
     known = read_plan(folder)
     plan = plan if known is None else known.joined(plan, folder)
@@ -292,7 +295,7 @@ def _validate(
                 unit=job.number + 1,
                 fold=fold + 1,
                 step=progress.step,
-                max_steps=experiment.protocol.max_steps,
+                max_steps=progress.max_steps,
                 best=progress.best_score,
             )
         )

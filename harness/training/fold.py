@@ -18,6 +18,7 @@ from harness.results.layout import (
     CONFIG,
     FAILURE,
     FOLD_RECORD,
+    LAST_WEIGHTS,
     LOCK,
     RETRIED,
     WEIGHTS,
@@ -98,8 +99,11 @@ def _train(
             report=lambda progress: report(unit.fold, progress),
         )
     if keep_weights:
-        with replacing(unit.folder / WEIGHTS) as file:
-            torch.save(trainer.best_weights, file)
+        kept = {LAST_WEIGHTS: trainer.last_weights, WEIGHTS: trainer.best_weights}
+        for name, weights in kept.items():
+            if weights:
+                with replacing(unit.folder / name) as file:
+                    torch.save(weights, file)
     record = FoldRecord(
         identity=unit.identity,
         params=dict(unit.params),

@@ -105,6 +105,7 @@ class Trainer:
         self.progress = Progress(max_steps=self.plan.last)
         self.train_loss = float("nan")
         self.best_weights: dict[str, Tensor] = {}
+        self.last_weights: dict[str, Tensor] = {}  # only where the test selects the best ones
         self.next_checkpoint = 0.0  # the first one is written at once
 
     @property
@@ -144,6 +145,8 @@ class Trainer:
                 # Labels count the classes of the batches; the loss is looked at when validating.
                 with values_are_checked():
                     stopped_by = self._run(checkpoint, report)
+        if self.protocol.select == "test":
+            self.last_weights = self._weights()
         self.model.load_state_dict(self.best_weights)
         done = self.progress
         return Fit(
@@ -247,15 +250,17 @@ class Trainer:
         progress.history.append((self.step, self.train_loss, score))
         if score > progress.best_score + self.protocol.min_gain or self.protocol.select == "last":
             progress.best_score, progress.best_step, progress.waited = score, self.step, 0
-            self.best_weights = {
-                name: value.detach().cpu().clone()
-                for name, value in self.model.state_dict().items()
-            }
+            self.best_weights = self._weights()
         else:
             progress.waited += 1
         self.hook.on_validation_end(self, score)
         logger.debug("step %d: loss %.4f, score %.4f", self.step, self.train_loss, score)
         return score
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {
+            name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()
+        }
 
     def _stopped_by(self) -> str | None:
         progress, protocol = self.progress, self.protocol

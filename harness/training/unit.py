@@ -113,10 +113,14 @@ class Unit:
             micro_batch=0 if protocol.frozen else experiment.config.micro_batch,
         )
 
-    def load_model(self, device: torch.device) -> Model:
-        """The best model of a finished unit whose weights were kept."""
+    def load_model(self, device: torch.device, weights: str = WEIGHTS) -> Model:
+        """The best model of a finished unit whose weights were kept.
+
+        Args:
+            weights: file of other ones that were kept.
+        """
         model = self._build_model(seed=0).to(device)
-        model.load_state_dict(torch.load(self.folder / WEIGHTS, map_location=device))
+        model.load_state_dict(torch.load(self.folder / weights, map_location=device))
         return model
 
     def _build_model(self, seed: int) -> Model:

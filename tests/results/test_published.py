@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ from made_records import make_record, put, put_scores
 
 from harness import registry
 from harness.cli import main
-from harness.results.published import COLUMNS, PAPERS, beside, find_folder, read, tables_of
+from harness.results.published import (
+    CLASSIC,
+    COLUMNS,
+    PAPERS,
+    SCORES,
+    beside,
+    find_folder,
+    read,
+    tables_of,
+)
 
 FOLDER = Path(__file__).parents[2] / "results" / "published"
 TABLES = [path for path in sorted(FOLDER.glob("*.csv")) if "source" in read(path)]
@@ -32,7 +42,7 @@ def test_every_row_has_source_table_and_protocol_variant(path: Path) -> None:
 
 def test_every_column_is_described() -> None:
     text = (FOLDER / "README.md").read_text()
-    described = text[: text.index("`trunk` ... `reproductions`")]
+    described = text[: text.index("`trials` ... `reproductions`")]
     for path in TABLES:
         assert f"`{path.name}`" in text
         for column in read(path):
@@ -40,27 +50,49 @@ def test_every_column_is_described() -> None:
 
 
 def test_every_variant_and_method_of_the_scores_is_known() -> None:
-    scores = read(FOLDER / "reality_check_tables.csv")
+    scores = pd.concat([read(FOLDER / name) for name in (SCORES, CLASSIC)])
     methods = read(FOLDER / "methods.csv")
-    assert set(scores["protocol_variant"]) <= set(
-        read(FOLDER / "protocol_variants.csv")["protocol_variant"]
-    )
+    variants = {name.partition("+")[0] for name in scores["protocol_variant"]}
+    assert variants <= set(read(FOLDER / "protocol_variants.csv")["protocol_variant"])
     assert set(scores["method"]) == set(methods["method"])
     for loss in set(methods["loss"]) - {""}:
         assert registry.load_method(loss).name == loss
 
 
-def test_variants_are_those_of_our_protocols() -> None:
-    """Our own `mlrc`, `mlrc-ccp` and `mlrc-hpl` state the same settings as the papers' rows."""
-    for variant in read(FOLDER / "protocol_variants.csv").to_dict("records"):
-        if variant["protocol_variant"] == "mlrc-drml":
-            continue
-        protocol = registry.load_protocol(variant["protocol_variant"], "cub").identity()
-        for name in ("trunk", "optimizer", "folds"):
-            assert protocol[name] == variant[name]
-        for name in ("lr", "weight_decay", "batch_size", "embedding_size"):
-            assert protocol[name] == float(variant[name])
-        assert str(protocol["clip_norm"] or "none") in (variant["clip_norm"], "10.0")
+def test_every_variant_has_a_protocol_here_or_says_why_not() -> None:
+    variants = read(FOLDER / "protocol_variants.csv").set_index("protocol_variant")
+    rows = pd.concat([read(FOLDER / name) for name in (SCORES, CLASSIC)])
+    for name, dataset in rows[["protocol_variant", "dataset"]].drop_duplicates().to_numpy():
+        base, plus, changes = name.partition("+")
+        protocol, note = variants.loc[base, ["protocol", "note"]]
+        if protocol:
+            assert registry.settings_of(f"{protocol}{plus}{changes}", dataset)
+        else:
+            assert note
+
+
+def test_values_that_are_not_a_papers_own_measurement_are_marked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copied = read(FOLDER / SCORES)
+    copied = copied[(copied["paper"] == "ccp") & (copied["method"] == "HPL-PA")]
+    assert len(copied) and set(copied["note"]) == {"copied from another paper"}
+    closed = read(FOLDER / CLASSIC)
+    closed = closed[closed["dataset"] == "imagenet"].pivot(
+        index="method", columns="metric", values=["value", "note"]
+    )
+    values = closed["value"].astype(float)
+    assert (values["map_at_r_other"] > values["r_precision"]).all()  # which it cannot be
+    for metric in ("map_at_r_other", "r_precision"):
+        assert closed["note"][metric].str.startswith("impossible").all()
+    assert main(["tables", "ccp", "--dataset", "cub", "--results-dir", str(FOLDER.parent)]) == 0
+    assert "† copied from another paper" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dataset", ["cub", "cars", "sop"])
+def test_the_best_trials_of_the_reality_check_are_found_by_our_names(dataset: str) -> None:
+    titles = [title for title, _ in tables_of(FOLDER, "mlrc", dataset)]
+    assert "Best trial of each search" in titles
 
 
 def test_known_numbers_stand_in_the_tables() -> None:
@@ -81,9 +113,15 @@ def test_every_value_of_a_paper_is_printed(paper: str, capsys: pytest.CaptureFix
     assert missing == []
 
 
-def beside_ours(results: Path, **changes: Any) -> Any:
+def protocol_of(spec: str, dataset: str = "cub") -> dict[str, Any]:
+    """As a record holds it."""
+    return json.loads(json.dumps(registry.settings_of(spec, dataset)))
+
+
+def beside_ours(results: Path, spec: str = "mlrc", **changes: Any) -> Any:
+    changes.setdefault("protocol", protocol_of(spec))
     table = put_scores(results, "contrastive", TEN, **changes)
-    return beside(table, FOLDER)
+    return beside(table, FOLDER, registry.settings_of)
 
 
 def test_ours_stands_beside_the_published_value_where_protocols_agree(tmp_path: Path) -> None:
@@ -103,40 +141,81 @@ def test_ours_stands_beside_the_published_value_where_protocols_agree(tmp_path: 
 
 
 def test_what_differs_is_named_instead_of_compared(tmp_path: Path) -> None:
-    record = make_record()
-    protocol = {**record.identity["protocol"], "trunk": "convnet", "optimizer": "adam", "lr": 3e-3}
-    found = beside_ours(tmp_path, protocol=protocol, trunk="convnet")
+    found = beside_ours(tmp_path, "mlrc+lr=0.003+optimizer=adam", trunk="convnet")
     assert found.rows.empty
     (first, *_) = [text for text in found.differences if "with mlrc:" in text]
     assert first == (
-        "contrastive not compared with mlrc: trunk convnet here, bninception there; "
-        "optimizer adam here, rmsprop there; lr 0.003 here, 1e-6 there"
+        "contrastive not compared with mlrc: lr 0.003 here, 1e-06 there; "
+        "optimizer adam here, rmsprop there; trunk convnet here, bninception there"
     )
+
+
+@pytest.mark.parametrize(
+    "change", ["pooling=max", "max_steps=100", "frozen=true", "norm=layer", "head_bias=false"]
+)
+def test_every_field_of_a_protocol_counts(tmp_path: Path, change: str) -> None:
+    found = beside_ours(tmp_path, f"mlrc+{change}")
+    name = change.partition("=")[0]
+    assert found.rows.empty or set(found.rows["protocol_variant"]) == {"mlrc-drml"}
+    assert any(f"with mlrc: {name} " in text for text in found.differences)
 
 
 def test_fewer_trials_or_reproductions_are_a_difference(tmp_path: Path) -> None:
     search = {**make_record().search, "trials": 10}
     for repetition in (1, 2):
-        path = put(tmp_path, make_record("contrastive", repetition, 0.2, search=search))
-    found = beside(path.parent.parent.parent, FOLDER)
+        record = make_record(
+            "contrastive", repetition, 0.2, search=search, protocol=protocol_of("mlrc")
+        )
+        path = put(tmp_path, record)
+    found = beside(path.parent.parent.parent, FOLDER, registry.settings_of)
     assert "10 trials here, 50 there; 2 reproductions here, 10 there" in found.differences[0]
     assert set(found.rows["protocol_variant"]) == {"mlrc-drml"}  # which states neither
 
 
-def test_the_ccp_paper_is_met_by_its_own_protocol_alone(tmp_path: Path) -> None:
-    changes = {
-        "name": "mlrc-ccp",
-        "optimizer": "adam",
-        "lr": 1e-5,
-        "folds": "ccp",
-        "clip_norm": 10.0,
+@pytest.mark.parametrize(("dataset", "cells"), [("cub", 6), ("sop", 6), ("inshop", 6)])
+def test_the_ccp_paper_is_met_by_its_own_protocol_alone(
+    tmp_path: Path, dataset: str, cells: int
+) -> None:
+    """On SOP with its official split, on In-Shop with its own folds."""
+    for spec, expected in (("mlrc-ccp", cells), ("mlrc", 0)):
+        protocol = protocol_of(spec, dataset)
+        table = put_scores(tmp_path, "ccp-c2", TEN, protocol=protocol, dataset=dataset)
+        found = beside(table, FOLDER, registry.settings_of)
+        assert len(found.rows) == expected
+        assert set(found.rows["protocol_variant"]) <= {"mlrc-ccp"}
+
+
+def one_model(spec: str, dataset: str, dim: int, trunk: str, **changes: Any) -> dict[str, Any]:
+    """Changes to a made record that make it one of a single model."""
+    scores = {"map_at_r": 0.3, "r_precision": 0.4, "p_at_1": 0.7, "recall_at_1": 0.7, "nmi": 0.6}
+    return {
+        **{"protocol": protocol_of(spec, dataset), "dataset": dataset, "trunk": trunk},
+        **{"scores": {"concatenated": scores}, "dims": {"concatenated": dim}, "separated": []},
+        **{"per_class": {}, "class_queries": [], **changes},
     }
-    protocol = {**make_record().identity["protocol"], **changes}
-    table = put_scores(tmp_path, "ccp-c2", TEN, protocol=protocol)
-    found = beside(table, FOLDER)
-    assert set(found.rows["protocol_variant"]) == {"mlrc-ccp"} and len(found.rows) == 6
-    mlrc = put_scores(tmp_path, "ccp-c2", TEN)
-    assert beside(mlrc, FOLDER).rows.empty
+
+
+def test_a_test_selected_row_stands_beside_its_papers(tmp_path: Path) -> None:
+    changes = one_model("classic-proxygml", "cars", 512, "bninception", kind="test-selected")
+    table = put_scores(tmp_path, "proxygml+preset=paper", [0.7], **changes)
+    found = beside(table, FOLDER, registry.settings_of)
+    (row,) = found.rows.to_dict("records")
+    assert (row["published"], row["protocol_variant"]) == (85.5, "classic-proxygml")
+    assert row["method"] == "proxygml+preset=paper (test-selected)"
+
+
+@pytest.mark.parametrize(("dim", "published"), [(2048, 72.2), (512, 69.0)])
+def test_a_two_stage_row_stands_beside_that_of_its_size(
+    tmp_path: Path, dim: int, published: float
+) -> None:
+    spec = "two_stage" + ("" if dim == 2048 else f"+embedding_size={dim}")
+    changes = one_model(spec, "cub", dim, "resnet50")
+    table = put_scores(tmp_path, "proxynca++", [0.70, 0.72, 0.71, 0.69, 0.73], **changes)
+    found = beside(table, FOLDER, registry.settings_of)
+    rows = found.rows.set_index("metric")
+    assert rows.loc["recall_at_1", "published"] == published
+    assert rows.loc["recall_at_1", "published_sd"] > 0
+    assert "embedding_size" in " ".join(found.differences)  # the paper's other sizes
 
 
 def test_a_data_set_without_published_numbers_says_so(tmp_path: Path) -> None:
@@ -147,7 +226,7 @@ def test_a_data_set_without_published_numbers_says_so(tmp_path: Path) -> None:
 def test_the_command_prints_and_writes_both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = put_scores(tmp_path, "contrastive", TEN)
+    table = put_scores(tmp_path, "contrastive", TEN, protocol=protocol_of("mlrc"))
     assert main(["leaderboard", "--results-dir", str(tmp_path), "--published"]) == 0
     assert "Ours and published, in percent" in capsys.readouterr().out
     frame = pd.read_csv(table / "published.csv")

@@ -1,0 +1,61 @@
+"""Fixed configurations: parameters that somebody published or the user set, tested as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness import registry
+from harness.config import RunConfig
+from harness.data.sources import open_part
+from harness.errors import HarnessError, refusing
+from harness.evaluation.runs import Job, OpenedRow
+from harness.experiment import build_experiment
+from harness.model.build import check_method
+from harness.results.records import SearchFacts
+
+
+def fixed_jobs(losses: Sequence[str], values: Mapping[str, Any]) -> list[tuple[Job, OpenedRow]]:
+    """One for each loss; none if the values do not speak of a fixed configuration.
+
+    They do if a preset is named, or if the protocol leaves nothing to search by.
+    """
+    if not ("preset" in values or _leaves_no_search(values)):
+        return []
+    if not losses:
+        raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
+    return [_job(loss, values) for loss in losses]
+
+
+def _leaves_no_search(values: Mapping[str, Any]) -> bool:
+    if "protocol" not in values:
+        return False
+    config = RunConfig().updated(values)
+    dataset, _ = registry.load_dataset(config.dataset)
+    protocol = registry.load_protocol(config.protocol, dataset.name, trunk=config.trunk)
+    return protocol.folds == "none"
+
+
+def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
+    config = RunConfig().updated({**values, "loss": loss})
+    if "protocol" not in values:
+        config = config.updated({"protocol": _protocol_of_preset(config)})
+    experiment = build_experiment(config)
+    check_method(experiment)
+    config = experiment.config  # with parameters of their types
+    preset = "" if config.preset == RunConfig.preset else f"+preset={config.preset}"
+    own = "".join(f"+{name}={value}" for name, value in sorted(config.params.items()))
+    search: SearchFacts = {
+        "trials": 0,
+        "asked": {"trials": 0, "reproductions": experiment.protocol.reproductions},
+    }
+    params = experiment.published_params
+    job = Job(config, params, search, fixed=preset + own)
+    return job, OpenedRow(experiment, open_part(experiment, "trainval"), job.fixed)
+
+
+def _protocol_of_preset(config: RunConfig) -> str:
+    dataset, _ = registry.load_dataset(config.dataset)
+    with refusing():
+        preset = registry.load_method(config.loss).preset(config.preset, dataset.name)
+    return next(iter(preset.under), config.protocol)

@@ -1,0 +1,233 @@
+"""One repetition of a job: its models are trained, then the test classes are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from harness.config import RunConfig
+from harness.evaluation.extra_metrics import add_metrics, missing_metrics
+from harness.evaluation.kept_models import Opened, embed_test
+from harness.evaluation.scoring import TestEmbeddings, score
+from harness.experiment import Experiment
+from harness.results.layout import WEIGHTS, record_lock, record_path, single_path
+from harness.results.ledger import note_test_opening
+from harness.results.provenance import provenance
+from harness.results.records import (
+    FoldFacts,
+    FoldRecord,
+    RecordError,
+    SearchFacts,
+    TestRecord,
+)
+from harness.system.device import cpu_threads
+from harness.system.progress import Listener, ModelEnded, Tested, Validated
+from harness.training.fold import BuildTrainer, run_fold
+from harness.training.single_model import KIND, build_single_trainer, without_folds
+from harness.training.trainer import Progress, TrainingFailed
+from harness.training.trial import units_of
+from harness.training.unit import Unit
+
+
+@dataclass(frozen=True)
+class Job:
+    """One method to reproduce.
+
+    Attributes:
+        params: the best ones.
+        search: what the search says of them.
+        metrics: to be measured beside those of every test.
+        single: whether one model of the size of all is wanted, too.
+        fixed: what the user set the parameters by, where nothing was searched: the preset, and
+            parameters of their own. It is part of the name of the row.
+    """
+
+    config: RunConfig
+    params: dict[str, Any]
+    search: SearchFacts
+    metrics: tuple[str, ...] = ()
+    single: bool = False
+    fixed: str = ""
+
+
+@dataclass(frozen=True)
+class OpenedRow(Opened):
+    """What evaluation asks of an experiment beside."""
+
+    def record_paths(self, job: Job, repetition: int) -> list[Path]:
+        """Every test record that a job asks of a repetition."""
+        digest = self.digest(job.params)
+        path = record_path(self.experiment.results, self.label, digest, repetition)
+        return [path, single_path(path)] if job.single else [path]
+
+    def more(self, metrics: Sequence[str]) -> tuple[str, ...]:
+        """Those that are not measured by every test of the protocol anyway."""
+        always = self.experiment.protocol.test_metrics or ()
+        return tuple(metric for metric in metrics if metric not in always)
+
+    def finished(self, job: Job) -> bool:
+        return all(
+            path.exists() and not missing_metrics(path, job.metrics)
+            for repetition in range(1, self.experiment.reproductions + 1)
+            for path in self.record_paths(job, repetition)
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One repetition of a job: models to train, then to test."""
+
+    opened: OpenedRow
+    job: Job
+    repetition: int
+    listener: Listener
+
+    kind = "reproduction"
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        return self.opened.label
+
+    def units(self, experiment: Experiment) -> list[Unit]:
+        return units_of(experiment, self.opened.trainval, self.job.params, self.repetition)
+
+    def say_model(self, **facts: Any) -> None:
+        self.listener(
+            ModelEnded(
+                method=self.label,
+                reproduction=self.repetition,
+                reproductions=self.opened.experiment.reproductions,
+                **facts,
+            )
+        )
+
+    def train(self, unit: Unit, build_trainer: BuildTrainer = Unit.build_trainer) -> None:
+        def validated(fold: int, progress: Progress) -> None:
+            self.listener(
+                Validated(
+                    method=self.label,
+                    unit=self.repetition,
+                    fold=fold + 1,
+                    step=progress.step,
+                    max_steps=progress.max_steps,
+                    best=progress.best_score,
+                )
+            )
+
+        try:
+            record = run_fold(
+                unit, validated, keep_weights=True, wait=False, build_trainer=build_trainer
+            )
+        except Timeout:  # another worker is at it
+            return
+        except (TrainingFailed, RecordError) as failure:
+            self.say_model(fold=unit.fold + 1, reason=str(failure))
+        else:
+            self.say_model(fold=unit.fold + 1, score=record.best_score)
+
+    def test(self, units: Sequence[Unit], path: Path) -> None:
+        """Open the test classes once all models are there."""
+        folds = finished_folds(units)
+        if folds is None:
+            return
+        experiment = units[0].experiment
+        try:
+            with FileLock(record_lock(experiment.runs, path), timeout=0):
+                if path.exists():
+                    return
+                with cpu_threads(experiment.protocol.threads):
+                    scored = self.score(units)
+                record = TestRecord(
+                    kind=self.kind,
+                    identity=self.opened.identity,
+                    params=self.job.params,
+                    repetition=self.repetition,
+                    folds=self.facts(folds),
+                    search=self.job.search,
+                    provenance=provenance(),
+                    **scored,
+                )
+                record.write(path)
+        except Timeout:  # another worker is at it
+            return
+        self.listener(
+            Tested(
+                method=self.label,
+                reproduction=self.repetition,
+                reproductions=experiment.reproductions,
+                score=record.scores["concatenated"]["map_at_r"],
+            )
+        )
+
+    def score(self, units: Sequence[Unit]) -> dict[str, Any]:
+        """Every field of a TestRecord that is measured."""
+        return score(self.embed(units), self.opened.experiment.protocol.test_metrics or ())
+
+    def facts(self, folds: Sequence[FoldRecord]) -> list[FoldFacts]:
+        """What the record says of each model; one without validation classes has no score."""
+        blind = self.kind == KIND or self.opened.experiment.protocol.folds == "none"
+        return [fold.facts(scored=not blind) for fold in folds]
+
+    def measure(self, units: Sequence[Unit], path: Path) -> None:
+        """Metrics that were asked for beside those of every test."""
+        experiment = units[0].experiment
+        with cpu_threads(experiment.protocol.threads):
+            add_metrics(path, self.job.metrics, lambda: self.embed(units), experiment.runs)
+
+    def note_opening(self) -> None:
+        """Write to the ledger that the test classes are being opened, before they are."""
+        digest = self.opened.digest(self.job.params)
+        table = self.opened.experiment.results
+        note_test_opening(table, self.opened.label, digest, self.repetition)
+
+    def embed(self, units: Sequence[Unit], weights: str = WEIGHTS) -> TestEmbeddings:
+        return embed_test(self.opened, units, weights)
+
+
+class Reproduction(Run):
+    """The models of all folds."""
+
+    def finish(self) -> None:
+        units = self.units(self.opened.experiment)
+        path = self.opened.record_paths(self.job, self.repetition)[0]
+        if not path.exists():
+            for unit in units:
+                self.train(unit)
+            self.test(units, path)
+        self.measure(units, path)
+
+
+class SingleModel(Run):
+    """One model instead of those of the folds, whose records it needs."""
+
+    kind = KIND
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} ({KIND})"
+
+    def finish(self) -> None:
+        folds = finished_folds(self.units(self.opened.experiment))
+        if folds is None:
+            return
+        path = self.opened.record_paths(self.job, self.repetition)[-1]
+        (unit,) = self.units(without_folds(self.opened.experiment, folds))
+        if not path.exists():
+            self.train(unit, partial(build_single_trainer, folds=folds))
+            self.test([unit], path)
+        self.measure([unit], path)
+
+
+def finished_folds(units: Sequence[Unit]) -> list[FoldRecord] | None:
+    """The records of all models, or nothing if one is missing."""
+    found = [unit.find_record() for unit in units]
+    folds = [fold for fold in found if fold is not None]
+    return folds if len(folds) == len(found) else None

@@ -1,0 +1,259 @@
+"""The papers' own protocols, from training to a table: resumed, tested, and told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from made_records import make_record, put
+
+from harness import registry
+from harness.cli import main
+from harness.config import RunConfig
+from harness.errors import HarnessError
+from harness.evaluation import test_selected
+from harness.evaluation.reproductions import evaluate
+from harness.experiment import build_experiment
+from harness.results import leaderboard
+from harness.results.layout import LEDGER, RECORDS
+from harness.results.records import TestRecord
+from harness.training.replay import replayed
+from harness.training.trial import train, units_of
+
+CLASSIC = ("classic-proxygml", "classic-hpl", "classic-drml", "classic-ccp")
+ONE_MODEL = ("two_stage", "ablation-ccp")
+
+# Small pictures, small batches, two epochs: a run takes a fraction of a second.
+SMALL = "+batch_size=8+crop=12+embedding_size=8+freeze_affine=false+lr=0.001+resize=16"
+EPOCHS = "+epochs=2+warmup_epochs=0"
+STEPS = "+max_steps=4+validate_every=2"
+
+
+def quick(protocol: str) -> str:
+    """The same on folders of small pictures, over in no time."""
+    length = STEPS if protocol in ("classic-ccp", "ablation-ccp") else EPOCHS
+    extra = "+warmup_extra=false" if protocol == "two_stage" else ""
+    patience = "+loss_lr=0.01" if protocol == "two_stage" else ""
+    return f"{protocol}{SMALL}{length}{extra}{patience}"
+
+
+def values_of(config: RunConfig, protocol: str, **more: Any) -> dict[str, Any]:
+    kept = ("dataset", "trunk", "workers", "device", "runs_dir", "results_dir", "cache_dir")
+    values = {name: getattr(config, name) for name in kept}
+    return {**values, "protocol": quick(protocol), "reproductions": 1, **more}
+
+
+def records_of(config: RunConfig) -> list[TestRecord]:
+    paths = sorted(Path(config.results_dir).glob(f"*/*/{RECORDS}/*/*.json"))
+    records = [TestRecord.read(path) for path in paths]
+    return [record for record in records if record.kind != "naive"]
+
+
+def openings_of(config: RunConfig, method: str) -> int:
+    (ledger,) = Path(config.results_dir).glob(f"*/*/{LEDGER}")
+    entries = [json.loads(line) for line in ledger.read_text().splitlines()]
+    return sum(entry["method"] == method for entry in entries)
+
+
+@pytest.mark.parametrize("protocol", CLASSIC)
+def test_a_classic_protocol_is_tested_without_a_search(
+    folder_config: RunConfig, protocol: str
+) -> None:
+    done = evaluate(["proxyanchor"], values_of(folder_config, protocol))
+    assert done.problems == []
+    (record,) = records_of(folder_config)
+    assert record.kind == "test-selected"
+    assert record.search.get("trials") == 0
+    (fold,) = record.folds
+    looks = len(fold["history"]["steps"])
+    assert looks == 2
+    # Each look, and the two tests of the kept weights.
+    assert openings_of(folder_config, "proxyanchor") == looks + 2
+    assert {"recall_at_1", "recall_at_8", "nmi"} <= record.scores["concatenated"].keys()
+    assert record.last.keys() == record.scores.keys()
+    board = leaderboard.build(done.tables[0])
+    row = board.frame.set_index("method").loc["proxyanchor (test-selected)"]
+    assert pd.isna(row["rank"])
+    assert row["p_at_1_last"] <= row["p_at_1_concatenated"]
+
+
+def test_the_best_look_at_the_test_is_kept_and_the_last_beside_it(
+    folder_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores of the looks are turned round, so that the first one is the best."""
+    plain = test_selected.TestSelected.build_trainer
+
+    def backwards(self: Any, unit: Any, device: torch.device) -> Any:
+        trainer = plain(self, unit, device)
+        look = trainer.validate
+        trainer.validate = lambda model, step: look(model, step) / step
+        return trainer
+
+    monkeypatch.setattr(test_selected.TestSelected, "build_trainer", backwards)
+    values = values_of(folder_config, "classic-proxygml")
+    evaluate(["triplet"], {**values, "params": {"margin": 0.2}})
+    (record,) = records_of(folder_config)
+    (fold,) = record.folds
+    assert fold["best_step"] < fold["steps"]
+    unit_folder = next(Path(folder_config.runs_dir).rglob("last.pt")).parent
+    last, best = (torch.load(unit_folder / name) for name in ("last.pt", "model.pt"))
+    assert not all(torch.equal(last[name], best[name]) for name in last)
+
+
+@pytest.mark.parametrize("protocol", CLASSIC)
+@pytest.mark.parametrize("command", ["search", "train"])
+def test_search_and_train_refuse_to_look_at_the_test(
+    folder_config: RunConfig,
+    capsys: pytest.CaptureFixture[str],
+    protocol: str,
+    command: str,
+) -> None:
+    flags = ["--dataset", folder_config.dataset, "--trunk", "convnet"]
+    where = ["--runs-dir", folder_config.runs_dir]
+    spec = ["--protocol", quick(protocol)]
+    assert main([command, "--loss", "ms", *flags, *spec, *where]) == 2
+    said = capsys.readouterr().err
+    assert "it selects what it reports on the test classes" in said
+    assert "harness eval --loss ms" in said
+    assert not Path(folder_config.runs_dir).exists()
+
+
+@pytest.mark.parametrize("protocol", ONE_MODEL)
+def test_one_model_is_searched_trained_and_tested(folder_config: RunConfig, protocol: str) -> None:
+    values = values_of(folder_config, protocol)
+    config = folder_config.updated({**values, "loss": "proxyanchor", "trials": 1})
+    flags = ["--loss", "proxyanchor", "--trials", "1"]
+    for key in ("dataset", "protocol", "trunk", "workers", "device", "runs_dir", "cache_dir"):
+        flags += [f"--{key.replace('_', '-')}", str(getattr(config, key))]
+    assert main(["search", *flags]) == 0
+    done = evaluate(["proxyanchor"], {**values, "reproductions": 1})
+    assert done.problems == []
+    (record,) = records_of(folder_config)
+    assert (record.kind, record.search["trials"]) == ("reproduction", 1)
+    assert openings_of(folder_config, "proxyanchor") == 1
+    assert len(record.folds) == (2 if protocol == "two_stage" else 1)
+    assert "separated" not in record.scores
+
+
+def first_record(folder_config: RunConfig, **fields: Any) -> Any:
+    spec = quick("two_stage").replace("+epochs=2", "+epochs=5")
+    config = folder_config.updated({"loss": "proxyanchor", "protocol": spec})
+    units, (record,) = train(config)
+    history = [(3 * i, 1.0, 0.5) for i in range(1, 6)]
+    return units[0].experiment, replace(record, history=history, **fields)
+
+
+@pytest.mark.parametrize(("lag", "milestones"), [(0, (1, 2)), (1, (2, 3))])
+def test_the_second_model_replays_the_epochs_and_drops_of_the_first(
+    folder_config: RunConfig, lag: int, milestones: tuple[int, ...]
+) -> None:
+    experiment, record = first_record(folder_config, best_step=12, drops=[1, 2, 4])
+    protocol = replace(experiment.protocol, replay_lag=lag)
+    second = replayed(replace(experiment, protocol=protocol), record)
+    assert (second.protocol.epochs, second.protocol.schedule) == (4, "multistep")
+    assert second.protocol.lr_epochs == milestones
+    assert second.protocol.select == "last"
+    (fold,) = second.split.folds
+    assert fold.train == experiment.split.trainval and fold.val == ()
+    # The same seed, from the start again.
+    (one,) = units_of(experiment, None, {})  # type: ignore[arg-type]
+    (other,) = units_of(second, None, {})  # type: ignore[arg-type]
+    assert one.seed("init") == other.seed("init")
+
+
+def test_without_a_drop_the_second_model_has_constant_rates(folder_config: RunConfig) -> None:
+    experiment, record = first_record(folder_config, best_step=3, drops=[2])
+    second = replayed(experiment, record)
+    assert (second.protocol.epochs, second.protocol.schedule) == (1, "constant")
+
+
+def test_in_shop_has_no_first_stage() -> None:
+    protocol = registry.load_protocol("two_stage", "inshop")
+    assert (protocol.folds, protocol.select, protocol.schedule) == ("none", "last", "constant")
+    assert (protocol.epochs, protocol.lr, protocol.loss_lr) == (80, 2.4e-2, 2.4e3)
+
+
+class Stop(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("protocol", [*CLASSIC, "two_stage"])
+def test_a_run_that_was_killed_goes_on_to_the_same_scores(
+    folder_config: RunConfig, tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scores(name: str, cut: bool) -> dict[str, Any]:
+        where = {"runs_dir": str(tmp_path / name), "results_dir": str(tmp_path / f"{name}-r")}
+        config = folder_config.updated(where)
+        values = values_of(config, protocol)
+        if cut:
+            with monkeypatch.context() as patch:
+                patch.setattr("harness.training.trainer.Trainer._end_epoch", _once_then_stop())
+                with pytest.raises(Stop):
+                    evaluate(["proxyanchor"], {**values, "preset": "mlrc"})
+        evaluate(["proxyanchor"], {**values, "preset": "mlrc"})
+        (record,) = records_of(config)
+        return {**record.scores, "last": record.last}
+
+    assert scores("cut", cut=True) == scores("whole", cut=False)
+
+
+def _once_then_stop() -> Callable[..., None]:
+    from harness.training.trainer import Trainer
+
+    plain, seen = Trainer._end_epoch, []
+
+    def end_epoch(self: Trainer, score: float | None) -> None:
+        if seen:
+            raise Stop
+        seen.append(score)
+        plain(self, score)
+
+    return end_epoch
+
+
+def test_a_classic_row_is_never_ranked_with_one_of_the_reality_check(tmp_path: Path) -> None:
+    """Not even if its record was made to lie among them, under their name."""
+    plain = make_record("ms", score=0.5)
+    put(tmp_path, plain)
+    protocol = {**plain.identity["protocol"], "select": "test"}
+    before = {**plain.provenance, "time": "2025-12-31T00:00:00+00:00"}
+    forged = make_record(
+        "triplet", score=0.9, kind="test-selected", protocol=protocol, provenance=before
+    )
+    table = put(tmp_path, forged).parent.parent.parent
+    board = leaderboard.build(table)
+    assert board.frame["method"].tolist() == ["ms"]
+    assert "select is test in it, best in the newest record" in board.problems[0]
+
+
+def test_a_record_cannot_hide_that_it_was_selected_on_the_test() -> None:
+    plain = make_record()
+    protocol = {**plain.identity["protocol"], "select": "test"}
+    with pytest.raises(ValueError, match="kind is reproduction, but the protocol selects by test"):
+        make_record(protocol=protocol)
+
+
+def test_a_fixed_configuration_is_a_row_of_its_own(folder_config: RunConfig) -> None:
+    values = values_of(folder_config, "ablation-ccp")
+    evaluate(["triplet"], {**values, "preset": "mlrc"})
+    evaluate(["triplet"], {**values, "preset": "mlrc", "params": {"margin": 0.2}})
+    found = {record.identity["method"] for record in records_of(folder_config)}
+    assert found == {"triplet", "triplet+margin=0.2"}
+
+
+def test_a_fixed_configuration_needs_a_loss(folder_config: RunConfig) -> None:
+    with pytest.raises(HarnessError, match="which loss"):
+        evaluate([], values_of(folder_config, "classic-hpl"))
+
+
+@pytest.mark.parametrize("protocol", [*CLASSIC, *ONE_MODEL])
+def test_every_protocol_of_a_paper_is_built_on_glyphs(protocol: str) -> None:
+    experiment = build_experiment(RunConfig(loss="proxyanchor", protocol=protocol))
+    assert experiment.protocol.trunk == "convnet"
+    assert len(experiment.split.folds) == 1

@@ -1,0 +1,83 @@
+"""Every preset of every method makes an experiment, on every data set and under its protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import experiment, registry
+from harness.config import RunConfig
+from harness.datasets.dataset import Listing
+from harness.errors import HarnessError
+from harness.evaluation.fixed import fixed_jobs
+from harness.experiment import build_experiment
+from harness.searching.samplers import check_first, planned
+from losses.method import Method
+
+METHODS = list(registry.items("loss").values())
+PRESETS = [(method, name) for method in METHODS for name in method.presets]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every data set has forty classes of two images, and no files."""
+    listing = Listing(
+        names=tuple(f"{i}.jpg" for i in range(80)),
+        labels=np.repeat(np.arange(40), 2),
+        class_names=tuple(map(str, range(40))),
+        read=lambda index: b"",
+        stamp=lambda index: "",
+        official_trainval=tuple(range(20)),
+        superclasses=np.arange(40) // 4,
+    )
+    monkeypatch.setattr(registry, "list_images", lambda dataset, path, root: listing)
+    monkeypatch.setattr(experiment, "_unlisted", lambda dataset, listing, allowed: 0)
+
+
+@pytest.mark.parametrize("dataset", registry.names("dataset"))
+@pytest.mark.parametrize(("method", "preset"), PRESETS, ids=lambda one: getattr(one, "name", one))
+def test_every_preset_makes_an_experiment_whose_first_trial_is_in_its_space(
+    method: Method, preset: str, dataset: str
+) -> None:
+    under = method.preset(preset, dataset).under
+    for protocol in dict.fromkeys(("mlrc", *under)):
+        made = build_experiment(
+            RunConfig(loss=method.name, preset=preset, dataset=dataset, protocol=protocol)
+        )
+        params = made.published_params
+        assert method.cast(params, dataset, 20) == params
+        check_first(made.space, params, preset)
+        assert planned("gp", made.space, params, 0)[0] == {
+            name: params[name] for name in made.space
+        }
+        if protocol in under:  # its settings are those of the protocol, whose name stays
+            assert made.protocol.name.partition("+folds")[0] == protocol
+
+
+def test_a_preset_outside_of_the_space_is_refused_in_words() -> None:
+    made = build_experiment(RunConfig(loss="triplet"))
+    with pytest.raises(HarnessError, match=r"preset 'mine' has margin=3.0, which is searched in"):
+        check_first(made.space, {"margin": 3.0}, "mine")
+
+
+@pytest.mark.parametrize(
+    ("loss", "preset", "protocol"),
+    [
+        ("proxygml", "paper", "classic-proxygml"),
+        ("hpl-pa", "paper", "classic-hpl"),
+        ("drml-pa", "official", "classic-drml"),
+        ("ccp-c2", "paper", "mlrc-ccp"),
+        ("proxynca++", "paper", "two_stage"),
+    ],
+)
+def test_a_preset_names_its_protocol(
+    loss: str, preset: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("harness.evaluation.fixed.check_method", made.append)
+    monkeypatch.setattr("harness.evaluation.fixed.open_part", lambda one, part: None)
+    ((job, opened),) = fixed_jobs([loss], {"preset": preset, "dataset": "cub"})
+    assert job.config.protocol == protocol
+    assert opened.label == f"{loss}+preset={preset}"
