@@ -165,9 +165,9 @@ def space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
 
 
 def _with_official(dataset: str) -> tuple[int, int]:
-    """Memories as small as in the CCP paper, up to at least that of the XBM authors."""
+    """The sizes of the CCP paper, stretched to hold that of the XBM authors."""
     small, large = MEMORY_SIZES[dataset]
-    return small, max(large, 8192)
+    return min(small, 8192), max(large, 8192)
 
 
 def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -375,9 +376,15 @@ def _check_selection(protocol: EvaluationProtocol) -> None:
         )
 
 
+@cache
+def _types() -> dict[str, Any]:
+    """Of all fields; found once, for a protocol is checked at every step of the way."""
+    return get_type_hints(EvaluationProtocol, include_extras=True)
+
+
 def _kind_of(name: str) -> tuple[Any, bool]:
     """The type of a field, and whether it may also be None."""
-    kind = get_type_hints(EvaluationProtocol, include_extras=True)[name]
+    kind = _types()[name]
     options = get_args(kind)
     return (options[0], True) if type(None) in options else (kind, False)
 

@@ -185,23 +185,41 @@ def test_the_ccp_paper_is_met_by_its_own_protocol_alone(
         assert set(found.rows["protocol_variant"]) <= {"mlrc-ccp"}
 
 
-def one_model(spec: str, dataset: str, dim: int, trunk: str, **changes: Any) -> dict[str, Any]:
-    """Changes to a made record that make it one of a single model."""
+def put_one_model(
+    results: Path, method: str, spec: str, trunk: str, count: int, dataset: str, **changes: Any
+) -> Path:
+    """Records of single models whose R@1 is 70 %; returns the folder of their table."""
+    protocol = protocol_of(spec, dataset)
     scores = {"map_at_r": 0.3, "r_precision": 0.4, "p_at_1": 0.7, "recall_at_1": 0.7, "nmi": 0.6}
-    return {
-        **{"protocol": protocol_of(spec, dataset), "dataset": dataset, "trunk": trunk},
-        **{"scores": {"concatenated": scores}, "dims": {"concatenated": dim}, "separated": []},
-        **{"per_class": {}, "class_queries": [], **changes},
-    }
+    for repetition in range(1, count + 1):
+        record = make_record(
+            method,
+            repetition,
+            protocol=protocol,
+            dataset=dataset,
+            trunk=trunk,
+            scores={"concatenated": scores},
+            dims={"concatenated": protocol["embedding_size"]},
+            separated=[],
+            **changes,
+        )
+        path = put(results, record)
+    return path.parent.parent.parent
 
 
 def test_a_test_selected_row_stands_beside_its_papers(tmp_path: Path) -> None:
-    changes = one_model("classic-proxygml", "cars", 512, "bninception", kind="test-selected")
-    table = put_scores(tmp_path, "proxygml+preset=paper", [0.7], **changes)
+    method, spec = "proxygml+preset=paper", "classic-proxygml"
+    table = put_one_model(
+        tmp_path, method, spec, "bninception", 1, "cars", kind="test-selected", last={}
+    )
     found = beside(table, FOLDER, registry.settings_of)
     (row,) = found.rows.to_dict("records")
     assert (row["published"], row["protocol_variant"]) == (85.5, "classic-proxygml")
     assert row["method"] == "proxygml+preset=paper (test-selected)"
+    other = put_one_model(
+        tmp_path, method, f"{spec}+epochs=5", "bninception", 1, "cars", kind="test-selected"
+    )
+    assert beside(other, FOLDER, registry.settings_of).rows.empty
 
 
 @pytest.mark.parametrize(("dim", "published"), [(2048, 72.2), (512, 69.0)])
@@ -209,8 +227,7 @@ def test_a_two_stage_row_stands_beside_that_of_its_size(
     tmp_path: Path, dim: int, published: float
 ) -> None:
     spec = "two_stage" + ("" if dim == 2048 else f"+embedding_size={dim}")
-    changes = one_model(spec, "cub", dim, "resnet50")
-    table = put_scores(tmp_path, "proxynca++", [0.70, 0.72, 0.71, 0.69, 0.73], **changes)
+    table = put_one_model(tmp_path, "proxynca++", spec, "resnet50", 5, "cub")
     found = beside(table, FOLDER, registry.settings_of)
     rows = found.rows.set_index("metric")
     assert rows.loc["recall_at_1", "published"] == published
