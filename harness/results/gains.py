@@ -51,6 +51,7 @@ def _gains(answer: Answer, folder: Path, losses: dict[str, str]) -> list[Gain]:
         (classic, "recall_at_1", "p_at_1", ["source", "trunk", "dim"]),
     ):
         wanted = rows[(rows["dataset"] == answer.table.dataset) & (rows["metric"] == printed)]
+        wanted = wanted[wanted["note"] == ""]  # not what others measured, nor what cannot be
         found = _printed_together(wanted.assign(loss=wanted["method"].map(losses)), answer, same)
         if found:
             scores = [answer.table.score(name, metric) for name in (answer.method, answer.rival)]
@@ -66,7 +67,9 @@ def _printed_together(
     """Source and difference, wherever both methods stand under the same conditions."""
     found = []
     for _, group in rows.groupby(list(same), sort=False):
-        values = dict(zip(group["loss"], group["value"], strict=True))
+        # Of a loss that is printed several times, as under other settings, the first.
+        first = group.drop_duplicates("loss")
+        values = dict(zip(first["loss"], first["value"], strict=True))
         rival = PRINTED_AS.get(answer.rival, answer.rival)
         if answer.method in values and rival in values:
             difference = float(values[answer.method]) - float(values[rival])
