@@ -25,6 +25,7 @@ from harness.results.layout import LEDGER, RECORDS
 from harness.results.records import TestRecord
 from harness.training.replay import replayed
 from harness.training.trial import train, units_of
+from protocols.mlrc import GLYPHS
 
 CLASSIC = ("classic-proxygml", "classic-hpl", "classic-drml", "classic-ccp")
 ONE_MODEL = ("two_stage", "ablation-ccp")
@@ -255,5 +256,5 @@ def test_a_fixed_configuration_needs_a_loss(folder_config: RunConfig) -> None:
 @pytest.mark.parametrize("protocol", [*CLASSIC, *ONE_MODEL])
 def test_every_protocol_of_a_paper_is_built_on_glyphs(protocol: str) -> None:
     experiment = build_experiment(RunConfig(loss="proxyanchor", protocol=protocol))
-    assert experiment.protocol.trunk == "convnet"
+    assert experiment.protocol.trunk == GLYPHS["trunk"]
     assert len(experiment.split.folds) == 1
