@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.metrics.names import KINDS, METRICS, title_of
+from harness.metrics.names import METRICS, title_of
+from harness.results.columns import is_of_a_paper, metrics_in
 from harness.results.marks import MARKS
-from harness.results.rendering import column_title, embedding_size, heading, notes_on, shown
+from harness.results.rendering import (
+    column_title,
+    embedding_size,
+    heading,
+    kinds_in,
+    notes_on,
+    shown,
+)
 
 # Columns of what the search says, and their short titles.
 SEARCH = {
@@ -19,12 +27,18 @@ SEARCH = {
 
 def to_latex(frame: pd.DataFrame) -> str:
     """A table environment to \\input; plain LaTeX, no package needed."""
-    table = shown(frame)
-    scores = [column_title(frame, metric, kind) for kind in KINDS for metric in METRICS]
-    table = table[["rank", "method", *scores, *SEARCH, "at limit", "n"]]
-    titles = " & ".join(title_of(metric) for metric in METRICS)
-    sizes = [f"{kind} ({embedding_size(frame, kind)})" for kind in KINDS]
-    groups = " & ".join(rf"\multicolumn{{{len(METRICS)}}}{{c}}{{{size}}}" for size in sizes)
+    table, kinds = shown(frame), kinds_in(frame)
+    # A paper's own protocol has its own metrics.
+    metrics = metrics_in(frame) if is_of_a_paper(frame) else list(METRICS)
+    scores = [column_title(frame, metric, kind) for kind in kinds for metric in metrics]
+    lasts = [name for name in (f"{title_of(metric)} last" for metric in metrics) if name in table]
+    table = table[["rank", "method", *scores, *lasts, *SEARCH, "at limit", "n"]]
+    titles = " & ".join(
+        [*(title_of(metric) for _ in kinds for metric in metrics), *(map(_short, lasts))]
+    )
+    sizes = [f"{kind} ({embedding_size(frame, kind)})" for kind in kinds]
+    groups = " & ".join(rf"\multicolumn{{{len(metrics)}}}{{c}}{{{size}}}" for size in sizes)
+    groups += rf" & \multicolumn{{{len(lasts)}}}{{c}}{{last epoch}}" if lasts else ""
     notes = escape(" ".join([f"{heading(frame)}.", *notes_on(frame)]))
     lines = [
         r"\begin{table}",
@@ -33,7 +47,7 @@ def to_latex(frame: pd.DataFrame) -> str:
         rf"\begin{{tabular}}{{rl{'r' * (len(table.columns) - 2)}}}",
         r"\hline",
         rf" & & {groups} & \multicolumn{{{len(SEARCH)}}}{{c}}{{search}} & & \\",
-        rf" & method & {titles} & {titles} & {' & '.join(SEARCH.values())} & at limit & $n$ \\",
+        rf" & method & {titles} & {' & '.join(SEARCH.values())} & at limit & $n$ \\",
         r"\hline",
         *(rf"{' & '.join(map(_tight, row))} \\" for row in table.astype(str).to_numpy()),
         r"\hline",
@@ -42,6 +56,10 @@ def to_latex(frame: pd.DataFrame) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _short(title: str) -> str:
+    return title.removesuffix(" last")
 
 
 def _tight(cell: str) -> str:

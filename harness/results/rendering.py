@@ -19,7 +19,7 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that people read first, as text: percent with the half-width of the interval."""
     table = pd.DataFrame({"rank": frame["rank"].astype("string").fillna("")})
     table["method"] = marked_names(frame)
-    for kind in _kinds(frame):
+    for kind in kinds_in(frame):
         for metric in metrics_in(frame):
             column, spell = f"{metric}_{kind}", length if metric in LENGTHS else percent
             table[column_title(frame, metric, kind)] = [
@@ -42,10 +42,10 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
 def on_demand(frame: pd.DataFrame) -> list[str]:
     """The columns of `shown` that not every table has."""
     more = [metric for metric in metrics_in(frame) if metric not in METRICS]
-    return [column_title(frame, metric, kind) for kind in _kinds(frame) for metric in more]
+    return [column_title(frame, metric, kind) for kind in kinds_in(frame) for metric in more]
 
 
-def _kinds(frame: pd.DataFrame) -> list[str]:
+def kinds_in(frame: pd.DataFrame) -> list[str]:
     """The kinds of embeddings that a table has; one model has only one."""
     return [kind for kind in KINDS if frame[f"dim_{kind}"].notna().any()] or list(KINDS)
 
@@ -59,7 +59,7 @@ def embedding_size(frame: pd.DataFrame, kind: str) -> str:
     # A naive row may have fewer dimensions to offer than the trained ones.
     sizes = {kind: frame[f"dim_{kind}"].max() for kind in KINDS}
     found = [size for size in sizes.values() if not pd.isna(size)]
-    told_apart = len(set(found)) == len(_kinds(frame)) == len(found) and not pd.isna(sizes[kind])
+    told_apart = len(set(found)) == len(kinds_in(frame)) == len(found) and not pd.isna(sizes[kind])
     return str(int(sizes[kind])) if told_apart else kind
 
 
@@ -157,7 +157,7 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
     )
     notes = [
         "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
-        models if len(_kinds(frame)) > 1 else f"{together}: one model.",
+        models if len(kinds_in(frame)) > 1 else f"{together}: one model.",
         "fold sd: of the validation score over the folds. dimensions: parameters searched. "
         "at limit: models that ended at the step limit.",
     ]

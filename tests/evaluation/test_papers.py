@@ -82,6 +82,14 @@ def test_a_classic_protocol_is_tested_without_a_search(
     row = board.frame.set_index("method").loc["proxyanchor (test-selected)"]
     assert pd.isna(row["rank"])
     assert row["p_at_1_last"] <= row["p_at_1_concatenated"]
+    for path in leaderboard.write(board):
+        text = path.read_text()
+        assert "last" in text and ("test-selected" in text or "columns" in path.name)
+    tex = (done.tables[0] / "leaderboard.tex").read_text()
+    (heads,) = [line for line in tex.splitlines() if line.startswith(" & method")]
+    (cells,) = [line for line in tex.splitlines() if "(test-selected)" in line and "&" in line]
+    assert heads.count("&") == cells.count("&")
+    assert "R@8" in heads and "NMI" in heads
 
 
 def test_the_best_look_at_the_test_is_kept_and_the_last_beside_it(
