@@ -184,7 +184,7 @@ def main() -> None:
         repeats = options.repeats * (3 if case.size < 10_000 else 1)
         with tempfile.TemporaryDirectory() as folder:
             make_data(case, Path(folder))
-            for threads in THREADS:
+            for threads in THREADS[:1] if options.quick else THREADS:
                 best = compare(Path(folder), threads, 1 if options.quick else repeats)
                 print_row(case, threads, best)
 

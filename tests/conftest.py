@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import FORKS
 
 from harness import registry
 from harness.config import RunConfig
@@ -26,6 +27,7 @@ from harness.datasets import folder
 from harness.datasets.dataset import Listing
 from harness.experiment import Experiment, build_experiment
 from harness.searching.study import Study
+from harness.system import workers
 from harness.training import trainer
 from harness.training.unit import Unit
 
@@ -62,6 +64,12 @@ def fresh_listings() -> None:
 def checkpoint_at_every_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a run can be cut at any of them, however short."""
     monkeypatch.setattr(trainer, "CHECKPOINT_SHARE", 1000.0)
+
+
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers start with everything imported, and not as new interpreters."""
+    monkeypatch.setattr(workers, "START", FORKS.get_start_method())
 
 
 @pytest.fixture

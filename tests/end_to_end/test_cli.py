@@ -176,6 +176,7 @@ def start_search(
         *("search", "--loss", loss, "--device", "cpu", "--runs-dir", str(runs)),
         *("--dataset", f"folder:{pictures}", "--trunk", "convnet", "--protocol", protocol),
         *("--trials", "900", "--sampler", "random", "--workers", workers, "-v"),
+        forks_workers=True,
     )
 
 

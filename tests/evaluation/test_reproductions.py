@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import FOLDER, study_of, unit_of, write_images
-from processes import FORKS, Command
+from processes import Command
 from sklearn.decomposition import PCA
 
 from harness import evaluate as evaluate_from_python
@@ -32,7 +32,6 @@ from harness.results.classes import read_test_classes
 from harness.results.layout import LEDGER, WEIGHTS
 from harness.results.records import FoldRecord, MetricsRecord, TestRecord
 from harness.searching.loop import search
-from harness.system import workers
 from harness.training.single_model import build_single_trainer, without_folds
 from losses.method import Hook
 
@@ -383,12 +382,6 @@ def test_the_same_command_gives_bit_identical_scores(
         trials = study_of(build_experiment(settings)).completed()
         found.append([(trial.params, trial.user_attrs["folds"]) for trial in trials])
     assert found[0] == found[1]
-
-
-@pytest.fixture
-def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that start with everything imported."""
-    monkeypatch.setattr(workers, "START", FORKS.get_start_method())
 
 
 @pytest.mark.slow

@@ -81,12 +81,14 @@ def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
 def test_a_worker_that_dies_is_noticed() -> None:
     with pytest.raises(HarnessError, match="a worker ended with exit code 3"):
         workers.run_workers(die, None, "cpu", 2, threads=1, listener=lambda event: None)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
 def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
     with pytest.raises(HarnessError, match="what the user can mend"):
         workers.run_workers(complain, None, "cpu", 2, threads=1, listener=lambda event: None)
