@@ -109,7 +109,7 @@ def _tables(verdict: Verdict) -> list[str]:
     counts = _listed(
         [f"{len(table.trained)} methods on {table.dataset}" for table in verdict.tables]
     )
-    lines = [f"{counts}; p-values are corrected for {verdict.tests} comparisons."]
+    lines = [f"{counts}. Comparisons that the p-values are corrected for: {verdict.tests}."]
     for table in verdict.tables:
         if left_out := int(table.frame["missing_images"].max()):
             lines.append(f"{left_out:,} images of {table.dataset} are missing or broken.")
@@ -332,9 +332,9 @@ def _counts(answers: Sequence[Answer]) -> str:
     untested = [a for a in answers if a.outcome is Outcome.UNTESTED]
     if len(untested) == len(answers):
         return "Nothing is claimed: it shares too few reproductions with the other rows."
-    return (
-        f"Better than {with_outcome(Outcome.YES)}; worse than {with_outcome(Outcome.WORSE)}; "
-        "no order is shown with the others."
+    open_still = [a for a in answers if a.outcome not in (Outcome.YES, Outcome.WORSE)]
+    return f"Better than {with_outcome(Outcome.YES)}; worse than {with_outcome(Outcome.WORSE)}" + (
+        "; no order is shown with the others." if open_still else "."
     )
 
 

@@ -238,7 +238,7 @@ def test_a_loss_of_ones_own_is_ranked_with_tests_against_every_row(
     put_scores(tmp_path, "mine@aaaaaaaa", scores_around(0.42, 2))
     text = said(tmp_path, capsys, "mine")
     assert "Rank 2 of 3, MAP@R 4" in text
-    assert "Better than ms; worse than proxyanchor; no order" in text
+    assert "Better than ms; worse than proxyanchor." in text
     assert "- Against the best of the old ones: **No, it is worse.** proxyanchor is better" in text
     low = 100 * np.mean(NOISE[2] - NOISE[1]) - 2
     row = next(line for line in text.splitlines() if line.startswith("| proxyanchor |"))
