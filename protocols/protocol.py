@@ -369,6 +369,8 @@ def _check_selection(protocol: EvaluationProtocol) -> None:
         )
     if blind and protocol.schedule == "plateau":
         raise ValueError("schedule=plateau needs a score, and select=last with folds=none has none")
+    if select == "replay" and protocol.validate_epochs is not None:
+        raise ValueError("select=replay needs the score of every epoch: validate_epochs=none")
     if select == "replay" and (folds in FOUR_FOLDS or protocol.epochs is None):
         raise ValueError(
             "select=replay needs epochs, and folds of one model (halves, thirds), "

@@ -13,6 +13,7 @@ from harness.evaluation.runs import Job, OpenedRow
 from harness.experiment import build_experiment
 from harness.model.build import check_method
 from harness.results.records import SearchFacts
+from protocols.protocol import SEPARATOR
 
 
 def fixed_jobs(losses: Sequence[str], values: Mapping[str, Any]) -> list[tuple[Job, OpenedRow]]:
@@ -38,6 +39,8 @@ def _leaves_no_search(values: Mapping[str, Any]) -> bool:
 
 def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
     config = RunConfig().updated({**values, "loss": loss})
+    if "preset" not in values:
+        config = config.updated({"preset": _preset_of_protocol(config)})
     if "protocol" not in values:
         config = config.updated({"protocol": _protocol_of_preset(config)})
     experiment = build_experiment(config)
@@ -52,6 +55,14 @@ def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
     params = experiment.published_params
     job = Job(config, params, search, fixed=preset + own)
     return job, OpenedRow(experiment, open_part(experiment, "trainval"), job.fixed)
+
+
+def _preset_of_protocol(config: RunConfig) -> str:
+    """The first that belongs to the protocol; the usual one if none does."""
+    dataset, _ = registry.load_dataset(config.dataset)
+    method, protocol = registry.load_method(config.loss), config.protocol.partition(SEPARATOR)[0]
+    own = (name for name in method.presets if protocol in method.preset(name, dataset.name).under)
+    return next(own, config.preset)
 
 
 def _protocol_of_preset(config: RunConfig) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from harness.evaluation.runs import Run
 from harness.results.records import FoldFacts, FoldRecord
-from harness.training.replay import replayed
+from harness.training.replay import build_second_trainer, replayed
 
 
 class Replay(Run):
@@ -22,7 +23,7 @@ class Replay(Run):
             return
         (second,) = self.units(replayed(self.opened.experiment, record))
         if not path.exists():
-            self.train(second)
+            self.train(second, partial(build_second_trainer, first=record))
             self.test([second], path)
         self.measure([second], path)
 

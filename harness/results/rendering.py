@@ -14,6 +14,9 @@ from harness.results.records import TEST_SELECTED
 from harness.results.selection import correlations, selection_in
 from harness.results.stats import MIN_PAIRS
 
+# The metric whose standard deviation stands in tables of the papers' protocols.
+SD_OF = "p_at_1"
+
 
 def shown(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that people read first, as text: percent with the half-width of the interval."""
@@ -26,6 +29,8 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
                 spell(mean, half_width)
                 for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
             ]
+    if is_of_a_paper(frame):  # papers print deviations, mostly of Recall@1
+        table[f"{title_of(SD_OF)} sd"] = [percent(value) for value in frame[f"{SD_OF}_sd"]]
     if (frame["kind"] == TEST_SELECTED).any():
         for metric in metrics_in(frame):
             lasts = [percent(value) for value in frame[f"{metric}_last"]]

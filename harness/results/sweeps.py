@@ -219,9 +219,15 @@ def _row(
     by_repetition: dict[int, list[FoldFacts]] = {r.repetition: r.folds for r in records}
     if not by_repetition:
         return row
-    scores = [[fold["best_score"] for fold in folds] for folds in by_repetition.values()]
-    mean, half_width = mean_and_interval([float(np.mean(folds)) for folds in scores])
-    spreads = [spread(folds) for folds in scores]
+    # Models without validation classes have no score.
+    found = [
+        [f["best_score"] for f in folds if "best_score" in f] for folds in by_repetition.values()
+    ]
+    scores = [folds for folds in found if folds]
+    mean, half_width = np.nan, np.nan
+    if scores:
+        mean, half_width = mean_and_interval([float(np.mean(folds)) for folds in scores])
+    spreads = [spread(folds) for folds in scores] or [None]
     models = [fold for folds in by_repetition.values() for fold in folds]
     last = max(records, key=lambda record: record.provenance["time"])
     identity = last.identity
@@ -229,7 +235,7 @@ def _row(
         "validation": mean,
         "validation_ci95": half_width,
         "validation_sd": None if None in spreads else np.mean([s for s in spreads if s]),
-        "seeds": len(scores),
+        "seeds": len(by_repetition),
         **cost_of(models),
         "adjusted": key_of(models[0].get("adjusted", {})),
         "protocol": identity["protocol"]["name"],

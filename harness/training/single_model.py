@@ -8,7 +8,7 @@ those that the fold models had at the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,23 +45,30 @@ def without_folds(experiment: Experiment, folds: Sequence[FoldRecord]) -> Experi
 
 def build_single_trainer(unit: Unit, device: torch.device, folds: Sequence[FoldRecord]) -> Trainer:
     """A trainer whose last step is its best one, and whose hook hears of the fold models."""
+    histories = [{step: score for step, _, score in fold.history} for fold in folds]
+
+    def mean_score(trainer: Trainer) -> float:
+        """Of the fold models at the same step."""
+        scores = [history[trainer.step] for history in histories if trainer.step in history]
+        return float(np.mean(scores))
+
     return unit.build_trainer(
         device,
         validate=lambda model, step: float(step),
-        wrap_hook=lambda hook: _ToldScores(hook, folds),
+        wrap_hook=lambda hook: ToldScores(hook, mean_score),
     )
 
 
-class _ToldScores(Hook):
-    """A hook that is told the mean validation score of the fold models at the same step."""
+class ToldScores(Hook):
+    """A hook that is told the scores of other models, for its own has no validation classes."""
 
-    def __init__(self, hook: Hook, folds: Sequence[FoldRecord]) -> None:
+    def __init__(self, hook: Hook, score_of: Callable[[Any], float]) -> None:
         self.hook = hook
-        self.histories = [{step: score for step, _, score in fold.history} for fold in folds]
+        self.score_of = score_of
 
     def on_validation_end(self, context: Any, score: float) -> None:
-        scores = [scores[context.step] for scores in self.histories if context.step in scores]
-        self.hook.on_validation_end(context, float(np.mean(scores)))
+        del score
+        self.hook.on_validation_end(context, self.score_of(context))
 
     def on_train_begin(self, context: Any) -> None:
         self.hook.on_train_begin(context)

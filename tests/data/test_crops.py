@@ -12,8 +12,8 @@ from PIL import Image
 from scipy import stats
 from torchvision import transforms
 
-from harness.data.crops import CropSettings, centre_batch, draw_boxes, random_batch
-from harness.data.image_cache import ImageStore, open_store
+from harness.data.crops import CropSettings, Images, centre_batch, draw_boxes, random_batch
+from harness.data.image_cache import ImageFiles, ImageStore, open_store
 from harness.datasets.dataset import Listing
 
 RESIZED_CROP = CropSettings(crop=20, crop_scale=(0.16, 1.0), crop_ratio=(0.75, 1.33), flip=True)
@@ -74,3 +74,18 @@ def test_about_half_of_the_crops_are_flipped(store: ImageStore) -> None:
     flipped = sum(torch.equal(image, plain.flip(2)) for image in batch)
     assert flipped + sum(torch.equal(image, plain) for image in batch) == 200
     assert 70 < flipped < 130
+
+
+def test_training_crops_may_be_cut_from_the_original_images(
+    uneven_listing: Listing, store: ImageStore
+) -> None:
+    originals = ImageFiles(store.fingerprint, range(8), uneven_listing, short_side=None)
+    for i in range(8):
+        plain = np.asarray(uneven_listing.decode(uneven_listing.read(i)))
+        assert np.array_equal(originals.image(i), plain)
+    settings = replace(RESIZED_CROP, crop=27)
+    images = Images(store, settings, originals)
+    ours = images.for_training(range(8), np.random.default_rng(5))
+    assert torch.equal(ours, random_batch(originals, range(8), settings, np.random.default_rng(5)))
+    assert not torch.equal(ours, random_batch(store, range(8), settings, np.random.default_rng(5)))
+    assert torch.equal(images.for_evaluation(range(8)), centre_batch(store, range(8), 27))

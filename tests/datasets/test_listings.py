@@ -298,6 +298,15 @@ def test_sop_joins_both_files_and_leaves_the_split_to_the_protocol(tmp_path: Pat
     assert listing.class_names == ("bicycle 1", "sofa 2", "bicycle 3", "sofa 4")
     assert listing.superclasses is not None and listing.superclasses.tolist() == [0, 1, 0, 1]
     assert listing.given_trainval is None
+    assert listing.official_trainval == (0, 1)
+
+
+def test_a_product_in_both_files_of_sop_is_named(tmp_path: Path) -> None:
+    write_sop(tmp_path)
+    train = tmp_path / "Ebay_train.txt"
+    train.write_text(train.read_text() + "9 3 1 bicycle_final/3_0.JPG\n")
+    with pytest.raises(ValueError, match=r"class 3 is in Ebay_train.txt and in Ebay_test.txt"):
+        sop.list_images(tmp_path)
 
 
 def test_inshop_has_its_split_and_its_queries(tmp_path: Path) -> None:

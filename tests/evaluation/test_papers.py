@@ -19,12 +19,12 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation import test_selected
 from harness.evaluation.reproductions import evaluate
-from harness.experiment import build_experiment
-from harness.results import leaderboard
+from harness.results import leaderboard, rendering
 from harness.results.layout import LEDGER, RECORDS
 from harness.results.records import TestRecord
 from harness.training.replay import replayed
 from harness.training.trial import train, units_of
+from losses.ccp import AlternatingProjections
 from protocols.mlrc import GLYPHS
 
 CLASSIC = ("classic-proxygml", "classic-hpl", "classic-drml", "classic-ccp")
@@ -146,6 +146,8 @@ def test_one_model_is_searched_trained_and_tested(folder_config: RunConfig, prot
     (record,) = records_of(folder_config)
     assert (record.kind, record.search["trials"]) == ("reproduction", 1)
     assert openings_of(folder_config, "proxyanchor") == 1
+    shown = rendering.shown(leaderboard.build(done.tables[0]).frame)
+    assert ("P@1 sd" in shown) == (protocol == "two_stage")
     assert len(record.folds) == (2 if protocol == "two_stage" else 1)
     assert "separated" not in record.scores
 
@@ -262,7 +264,86 @@ def test_a_fixed_configuration_needs_a_loss(folder_config: RunConfig) -> None:
 
 
 @pytest.mark.parametrize("protocol", [*CLASSIC, *ONE_MODEL])
-def test_every_protocol_of_a_paper_is_built_on_glyphs(protocol: str) -> None:
-    experiment = build_experiment(RunConfig(loss="proxyanchor", protocol=protocol))
-    assert experiment.protocol.trunk == GLYPHS["trunk"]
-    assert len(experiment.split.folds) == 1
+def test_every_protocol_of_a_paper_runs_on_glyphs(
+    config: RunConfig, tmp_path: Path, protocol: str
+) -> None:
+    """On few of its classes, one pass over their images."""
+    split = tmp_path / "few.yaml"
+    split.write_text("{train: [0-7], test: [100-103]}")
+    in_steps = protocol in ("classic-ccp", "ablation-ccp")
+    length = "+max_steps=2+validate_every=1" if in_steps else "+epochs=1"
+    kept = ("workers", "device", "runs_dir", "results_dir")
+    values = {
+        **{name: getattr(config, name) for name in kept},
+        **{"protocol": f"{protocol}{length}", "split": str(split), "preset": "mlrc"},
+    }
+    done = evaluate(["proxyanchor"], {**values, "reproductions": 1})
+    assert done.problems == []
+    (record,) = records_of(config)
+    assert record.identity["trunk"] == GLYPHS["trunk"]
+    assert f"+split=few@{record.identity['split'][:8]}" in str(record.identity["protocol"]["name"])
+
+
+def test_the_variant_of_in_shop_tests_the_last_weights_of_one_stage(
+    folder_config: RunConfig,
+) -> None:
+    values = values_of(folder_config, "two_stage")
+    spec = f"{values['protocol']}+folds=none+schedule=constant+select=last"
+    done = evaluate(["proxyanchor"], {**values, "protocol": spec})
+    assert done.problems == []
+    (record,) = records_of(folder_config)
+    (fold,) = record.folds
+    assert (record.kind, fold["best_step"]) == ("reproduction", fold["steps"])
+    assert "best_score" not in fold and openings_of(folder_config, "proxyanchor") == 1
+
+
+def test_a_classic_protocol_runs_on_frozen_features_under_a_name_of_its_own(
+    folder_config: RunConfig,
+) -> None:
+    values = values_of(folder_config, "classic-hpl")
+    done = evaluate(["proxyanchor"], {**values, "protocol": f"{values['protocol']}+frozen=true"})
+    assert done.problems == []
+    (record,) = records_of(folder_config)
+    assert "+frozen=true" in str(record.identity["protocol"]["name"])
+
+
+def test_ccp_is_told_the_scores_of_the_first_model(
+    folder_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    plain = AlternatingProjections.on_validation_end
+
+    def listen(self: Any, context: Any, score: float) -> None:
+        told.append(score)
+        plain(self, context, score)
+
+    monkeypatch.setattr(AlternatingProjections, "on_validation_end", listen)
+    values = values_of(folder_config, "two_stage")
+    evaluate(["ccp-c2"], {**values, "preset": "mlrc"})
+    (record,) = records_of(folder_config)
+    _, second = record.folds
+    count = len(second["history"]["steps"])
+    assert told[-count:] == told[:count]  # the second hears what the first heard
+    assert max(told) <= 1  # and no steps
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_a_sweep_under_a_classic_protocol_must_be_one_of_tests(
+    folder_config: RunConfig, capsys: pytest.CaptureFixture[str], test: bool
+) -> None:
+    flags = ["--loss", "triplet", "--over", "params.margin=0.1,0.2", "--seeds", "1"]
+    for key, value in values_of(folder_config, "classic-drml").items():
+        if key != "reproductions":
+            flags += [f"--{key.replace('_', '-')}", str(value)]
+    code = main(["sweep", *flags, *(["--test"] if test else [])])
+    said = capsys.readouterr()
+    if test:
+        assert code == 0
+        assert {record.kind for record in records_of_sweep(folder_config)} == {"test-selected"}
+    else:
+        assert code == 2 and "it selects what it reports on the test classes" in said.err
+
+
+def records_of_sweep(config: RunConfig) -> list[TestRecord]:
+    paths = Path(config.results_dir).glob(f"sweeps/*/*/*/{RECORDS}/*/*.json")
+    return [TestRecord.read(path) for path in paths]

@@ -76,3 +76,6 @@ def test_a_preset_names_its_protocol(
     ((job, opened),) = fixed_jobs([loss], {"preset": preset, "dataset": "cub"})
     assert job.config.protocol == protocol
     assert opened.label == f"{loss}+preset={preset}"
+    if protocol.startswith("classic"):  # and the other way round, where nothing can be searched
+        ((job, _),) = fixed_jobs([loss], {"protocol": protocol, "dataset": "cub"})
+        assert job.config.preset == preset

@@ -108,6 +108,7 @@ def test_a_field_that_came_later_is_in_the_identity_only_where_it_changes_someth
         ("mlrc+folds=none", "select=best does not go with folds=none"),
         ("mlrc+select=last", "select=last keeps the last weights, so patience must be none, got 5"),
         ("mlrc+select=replay", "select=replay needs epochs, and folds of one model"),
+        ("two_stage+validate_epochs=1,2", "needs the score of every epoch"),
         ("mlrc+split=thirds", "no split named 'thirds'"),
         ("classic-hpl+crop_scale=none", "crop_from=original needs a crop_scale"),
         ("mlrc+flip=maybe", "flip must be true or false, got maybe"),

@@ -276,3 +276,15 @@ def test_rates_of_trunk_head_and_loss(make_trainer: MakeTrainer) -> None:
     own = {"lr": 1e-3, "trunk_lr": 1e-4, "loss_lr": 1e-2}
     assert rates(make_trainer(loss="triplet", **own)) == [1e-4, 1e-3]
     assert rates(make_trainer(loss="triplet", **{**own, "trunk_lr": None})) == [1e-3, 1e-3]
+
+
+def test_a_batch_has_at_most_so_many_classes(make_trainer: MakeTrainer) -> None:
+    """30 images of six classes: batches of eight, two of each, would take four."""
+    fields = {"batches": "drawn", "samples_per_class": 2, "classes_per_batch": 3}
+    images, labels = make_trainer(loss="triplet", **fields).batches[0]
+    assert len(images) == 6 and len(set(labels.tolist())) == 3
+
+
+def test_the_head_has_a_bias_unless_the_protocol_says_no(make_trainer: MakeTrainer) -> None:
+    biases = [make_trainer(head_bias=bias).model.head.bias for bias in (True, False)]
+    assert biases[0] is not None and biases[1] is None
