@@ -110,6 +110,7 @@ def sweep(
     loss: str | Sequence[str],
     over: Mapping[str, Sequence[Any]] | None = None,
     *,
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
     test: bool = False,
     seeds: int = 1,
     metrics: Sequence[str] = (),
@@ -126,6 +127,7 @@ def sweep(
     Args:
         loss: name or names, each of them at every point.
         over: what varies -> its values; `params.NAME`, `protocol.FIELD` or a setting.
+        variants: name -> what it changes, each with all of these combinations: an ablation.
         test: open the test classes at every point, too.
         seeds: of each point; from two on there are intervals.
         metrics: on the test classes, as `recall@1,2,4,8` and `nmi`.
@@ -139,13 +141,14 @@ def sweep(
     from harness.metrics.names import parse_metrics
     from harness.registry import forget_listings
     from harness.sweeping.axes import make_axis
-    from harness.sweeping.run import sweep
+    from harness.sweeping.run import Sweep, sweep
 
     forget_listings()
-    return sweep(
-        [loss] if isinstance(loss, str) else loss,
-        [make_axis(key, list(values)) for key, values in (over or {}).items()],
-        {**settings},
+    asked = Sweep(
+        losses=[loss] if isinstance(loss, str) else loss,
+        axes=[make_axis(key, list(values)) for key, values in (over or {}).items()],
+        values={**settings},
+        variants=variants or {},
         name=name,
         zipped=zipped,
         test=test,
@@ -153,6 +156,7 @@ def sweep(
         metrics=parse_metrics(metrics),
         max_points=max_points,
     )
+    return sweep(asked)
 
 
 def compare(

@@ -314,7 +314,8 @@ def check_validated(experiment: Experiment) -> None:
     spec = f"--protocol {protocol.name} --dataset {experiment.config.dataset}"
     raise HarnessError(
         f"protocol {protocol.name} has no validation classes: {reason}\n"
-        f"  test a fixed configuration: harness eval --loss {experiment.config.loss} {spec}"
+        f"  test a fixed configuration: harness eval --loss {experiment.config.loss} {spec}; or "
+        "several: harness sweep --test"
     )
 
 

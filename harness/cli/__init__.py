@@ -10,6 +10,7 @@ import sys
 import typer
 
 from harness.cli.compare import compare
+from harness.cli.cost import cost
 from harness.cli.dashboard import dashboard
 from harness.cli.data import data
 from harness.cli.embed import embed
@@ -41,6 +42,7 @@ app.command()(search)
 app.command()(submit)
 app.command("eval")(evaluate)
 app.command()(sweep)
+app.command()(cost)
 app.command()(leaderboard)
 app.command()(compare)
 app.command()(verdict)

@@ -13,21 +13,24 @@ if TYPE_CHECKING:
     from losses.method import Method
 
 
+FIGURES = "figures"
+
+
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="losses, datasets, protocols, trunks or all.")
+        str, typer.Argument(help="losses, datasets, protocols, trunks, figures or all.")
     ] = "all",
     dataset: options.Dataset = None,
 ) -> None:
-    """What there is: losses with paper and search space, data sets, protocols, trunks.
+    """What there is: losses with paper and search space, data sets, protocols, trunks, figures.
 
     $ harness list losses --dataset glyphs
     """
     from harness import registry
 
     kinds = {"losses": "loss", "datasets": "dataset", "protocols": "protocol", "trunks": "trunk"}
-    if kind not in (*kinds, "all"):
-        raise unknown("list", kind, [*kinds, "all"])
+    if kind not in (*kinds, FIGURES, "all"):
+        raise unknown("list", kind, [*kinds, FIGURES, "all"])
     for plural, singular in kinds.items():
         if kind not in (plural, "all"):
             continue
@@ -37,6 +40,16 @@ def list_(
                 _print_method(item, dataset or "glyphs")
             else:
                 print(f"  {name:<20} {item.summary}")
+    if kind in (FIGURES, "all"):
+        _print_figures()
+
+
+def _print_figures() -> None:
+    from harness.sweeping.figures import FIGURES as figures
+
+    print(f"{FIGURES}: of papers, for harness sweep --figure NAME")
+    for name, figure in figures.items():
+        print(f"  {name:<24} {figure.summary}; {figure.dataset}, {figure.protocol}")
 
 
 def _print_method(method: Method, dataset: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +12,7 @@ from harness.cli import options
 from harness.cli.eval import Metrics
 from harness.cli.leaderboard import print_table
 from harness.cli.options import progress, read_values
+from harness.errors import HarnessError
 
 Over = Annotated[
     list[str] | None,
@@ -26,13 +28,30 @@ def sweep(
     loss: options.Loss = None,
     more: options.MoreLosses = None,
     over: Over = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variant",
+            metavar="NAME:KEY=VALUE;...",
+            help="Settings that change together; each with all values of --over: an ablation.",
+        ),
+    ] = None,
+    figure: Annotated[
+        str, typer.Option(help="Of a paper, instead of all these: `harness list figures`.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A figure on glyphs, with few steps and values.")
+    ] = False,
     zip_: Annotated[
         bool, typer.Option("--zip", help="First values together, then second ones: no grid.")
     ] = False,
     test: Annotated[
         bool, typer.Option("--test", help="Open the test classes at every point; in the ledger.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Of each point; from 2 on, intervals.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of each point; from 2 on, intervals. Default: 1, or a figure's."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Of the folder in results/sweeps.")] = "",
     max_points: Annotated[int, typer.Option(min=1, help="A larger grid is refused.")] = 200,
     metrics: Metrics = None,
@@ -66,32 +85,41 @@ def sweep(
     $ harness sweep --loss proxygml --over params.proxies_per_class=1,4,8 --over params.ratio=0.1,1
 
     $ harness sweep --loss c2 ccp-c2 --over protocol.batch_size=16,32,64 --seeds 3 --test
+
+    $ harness sweep --figure ccp-batch-size --quick
     """
     values = read_values(config, set_, locals())
     from harness.metrics.names import is_metric, parse_metrics
     from harness.results.layout import SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
     from harness.results.sweeps import heading, notes_on, shown
-    from harness.sweeping.axes import parse_axis
+    from harness.sweeping.axes import parse_axis, parse_variant
+    from harness.sweeping.run import Sweep
     from harness.sweeping.run import sweep as run_sweep
 
     names = [*(loss or []), *(more or [])]
     # As losses do, metrics may stand behind one another without repeating the flag.
     wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
-    losses = [name for name in names if name not in wanted]
-    axes = [parse_axis(text) for text in over or []]
+    given: dict[str, Any] = {
+        "losses": [name for name in names if name not in wanted],
+        "axes": [parse_axis(text) for text in over or []],
+        "variants": dict(parse_variant(text) for text in variant or []),
+        "name": name,
+        "zipped": zip_,
+        "metrics": parse_metrics(wanted),
+    }
+    if figure:
+        from harness.sweeping.figures import find_figure, sweep_of
+
+        axes = given.pop("axes")
+        asked = sweep_of(find_figure(figure), values, axes, quick, test, seeds)
+        # What is given stands in the place of the figure's own.
+        asked = replace(asked, **{key: value for key, value in given.items() if value})
+    elif quick:
+        raise HarnessError("--quick is for a figure of a paper: --figure NAME")
+    else:
+        asked = Sweep(values=values, test=test, seeds=seeds or 1, **given)
     with progress(verbose) as listener:
-        table = run_sweep(
-            losses,
-            axes,
-            values,
-            name=name,
-            zipped=zip_,
-            test=test,
-            seeds=seeds,
-            metrics=parse_metrics(wanted),
-            max_points=max_points,
-            listener=listener,
-        )
+        table = run_sweep(replace(asked, max_points=max_points), listener)
     print_table(shown(table), heading(table))
     for note in notes_on(table):
         print(note)

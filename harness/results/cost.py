@@ -22,3 +22,16 @@ def cost_of(folds: Sequence[FoldFacts]) -> dict[str, Any]:
         "peak_memory_mib": max(fold["peak_memory"] for fold in folds) / 2**20,
         "device": ", ".join(sorted({fold["device"] for fold in folds})),
     }
+
+
+# Of a score: what is within it of the best is as good, a tenth of a point.
+AS_GOOD = 1e-3
+
+
+def converged_step(history: Sequence[tuple[int, float, float]], best: float) -> int:
+    """The first validation that was as good as the best.
+
+    Args:
+        history: (step, loss, score) of every validation.
+    """
+    return next(step for step, _, score in history if score >= best - AS_GOOD)

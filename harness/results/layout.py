@@ -31,6 +31,9 @@ VALIDATION = "validation"
 PLAN = "sweep.json"
 SWEEP_CSV, SWEEP_MARKDOWN, SWEEP_LATEX = "sweep.csv", "sweep.md", "sweep.tex"
 
+# What losses cost: a table for each protocol, data set and trunk; in runs, what was measured.
+COSTS = "costs"
+
 # Of a search.
 CONFIG = "config.yaml"
 JOURNAL = "study.journal"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -53,6 +53,23 @@ class Point(TypedDict):
     failure: NotRequired[str]
 
 
+class PublishedValue(TypedDict):
+    """What a paper printed of some points.
+
+    Attributes:
+        values: axis -> value that those points have.
+        metric: as papers count: in percent.
+        kind: of embedding, where a paper tells them apart.
+        read_off: from a plot, hence not exact.
+    """
+
+    values: dict[str, Setting]
+    metric: str
+    kind: str
+    value: float
+    read_off: bool
+
+
 @dataclass(frozen=True)
 class Plan(Record):
     """What a sweep varies.
@@ -67,6 +84,7 @@ class Plan(Record):
     settings: dict[str, Any]
     metric: str
     points: list[Point] = field(default_factory=list)
+    published: list[PublishedValue] = field(default_factory=list)
 
     def joined(self, other: Plan, folder: Path) -> Plan:
         """With the points of a later command of the same name; another sweep is refused."""
@@ -78,7 +96,7 @@ class Plan(Record):
                     f"{_differing(theirs, ours)}\n  give this one a name of its own: --name"
                 )
         points = {key_of(point["values"]): point for point in (*self.points, *other.points)}
-        return Plan(self.axes, self.settings, self.metric, list(points.values()))
+        return replace(other, points=list(points.values()))
 
 
 def _differing(one: Any, other: Any) -> str:
@@ -119,9 +137,15 @@ def build(folder: Path) -> SweepTable:
     rows = []
     for point in plan.points:
         run = _run(point["table"], point["method"], point["params"], point["seed"])
-        rows.append(_row(point, validated[run], tested[run]))
+        rows.append(
+            {
+                **_row(point, validated[run], tested[run]),
+                **_published(point, plan.published),
+            }
+        )
     metrics = in_order(m for row in tested.values() for r in row for m in r.scores["concatenated"])
-    columns = columns_of(plan.axes, metrics if any(tested.values()) else [])
+    printed = list(dict.fromkeys(_column_of(value) for value in plan.published))
+    columns = columns_of(plan.axes, metrics if any(tested.values()) else [], printed)
     frame = pd.DataFrame(rows, columns=list(columns))
     return SweepTable(folder, plan, frame, problems)
 
@@ -138,7 +162,9 @@ def write(table: SweepTable) -> list[Path]:
     return [table.folder / name for name in texts]
 
 
-def columns_of(axes: Sequence[str], metrics: Sequence[str]) -> dict[str, str]:
+def columns_of(
+    axes: Sequence[str], metrics: Sequence[str], printed: Sequence[str] = ()
+) -> dict[str, str]:
     """Every column of sweep.csv, and what it holds."""
     tested = {
         f"{metric}_{kind}{end}": f"{title_of(metric)} on the test classes, {kind}{what}"
@@ -155,6 +181,8 @@ def columns_of(axes: Sequence[str], metrics: Sequence[str]) -> dict[str, str]:
         "seeds": "n of the validation score",
         **tested,
         **({"test_seeds": "n of the test scores"} if metrics else {}),
+        **{column: "what the paper printed, as a part of 1" for column in printed},
+        **({READ_OFF: "whether that was read off a plot"} if printed else {}),
         "best_step": "steps to the best checkpoint, mean over models",
         "ms_per_step": "training time per step, mean over models",
         "convergence_seconds": "training time to the best checkpoint, mean over models",
@@ -216,26 +244,14 @@ def _row(
     }
     # A repetition that was tested had been validated, too.
     records: list[ValidationRecord | TestRecord] = [*validated, *tested]
-    by_repetition: dict[int, list[FoldFacts]] = {r.repetition: r.folds for r in records}
+    by_repetition: dict[int, Sequence[FoldFacts]] = {r.repetition: r.folds for r in records}
     if not by_repetition:
         return row
-    # Models without validation classes have no score.
-    found = [
-        [f["best_score"] for f in folds if "best_score" in f] for folds in by_repetition.values()
-    ]
-    scores = [folds for folds in found if folds]
-    mean, half_width = np.nan, np.nan
-    if scores:
-        mean, half_width = mean_and_interval([float(np.mean(folds)) for folds in scores])
-    spreads = [spread(folds) for folds in scores] or [None]
     models = [fold for folds in by_repetition.values() for fold in folds]
     last = max(records, key=lambda record: record.provenance["time"])
     identity = last.identity
     row |= {
-        "validation": mean,
-        "validation_ci95": half_width,
-        "validation_sd": None if None in spreads else np.mean([s for s in spreads if s]),
-        "seeds": len(by_repetition),
+        **_validation(by_repetition.values()),
         **cost_of(models),
         "adjusted": key_of(models[0].get("adjusted", {})),
         "protocol": identity["protocol"]["name"],
@@ -248,6 +264,41 @@ def _row(
     if tested:
         row |= {**mean_scores(list(tested)), "test_seeds": len(tested)}
     return row
+
+
+def _validation(repetitions: Iterable[Sequence[FoldFacts]]) -> dict[str, Any]:
+    """Nothing of models that no class validated."""
+    scores = [
+        [fold["best_score"] for fold in folds if "best_score" in fold] for folds in repetitions
+    ]
+    scored = [folds for folds in scores if folds]
+    if not scored:
+        return {}
+    mean, half_width = mean_and_interval([float(np.mean(folds)) for folds in scored])
+    spreads = [found for found in map(spread, scored) if found is not None]
+    return {
+        "validation": mean,
+        "validation_ci95": half_width,
+        "validation_sd": np.mean(spreads) if spreads else None,
+        "seeds": len(scored),
+    }
+
+
+READ_OFF = "published_read_off"
+
+
+def _column_of(value: PublishedValue) -> str:
+    return "_".join(filter(None, ["published", value["metric"], value["kind"]]))
+
+
+def _published(point: Point, published: Sequence[PublishedValue]) -> dict[str, Any]:
+    """What the paper has for a point."""
+    has = point["values"].get
+    own = [v for v in published if all(has(axis) == at for axis, at in v["values"].items())]
+    if not own:
+        return {}
+    numbers = {_column_of(value): value["value"] / 100 for value in own}
+    return {**numbers, READ_OFF: any(value["read_off"] for value in own)}
 
 
 def _plain(value: Any) -> Any:
@@ -268,17 +319,17 @@ def shown(table: SweepTable) -> pd.DataFrame:
     for axis, name in short_names(table.plan.axes).items():
         if axis != "loss":
             text[name] = [_short(value) for value in frame[axis]]
-    text[f"validation {title_of(table.plan.metric)}"] = [
-        percent(mean, half) if not failure else "failed"
-        for mean, half, failure in zip(
-            frame["validation"].astype(float),
-            frame["validation_ci95"].astype(float),
-            frame["failure"],
-            strict=True,
-        )
-    ]
-    text["fold sd"] = [percent(value) for value in frame["validation_sd"].astype(float)]
-    text["n"] = frame["seeds"].astype(str)
+    if frame["validation"].notna().any() or "test_seeds" not in frame:
+        text[f"validation {title_of(table.plan.metric)}"] = [
+            percent(mean, half)
+            for mean, half in zip(
+                frame["validation"].astype(float),
+                frame["validation_ci95"].astype(float),
+                strict=True,
+            )
+        ]
+        text["fold sd"] = [percent(value) for value in frame["validation_sd"].astype(float)]
+        text["n"] = frame["seeds"].astype(str)
     for column in [c for c in frame.columns if c.endswith(KINDS)]:
         metric, _, kind = column.rpartition("_")
         spell = length if metric in LENGTHS else percent
@@ -290,6 +341,15 @@ def shown(table: SweepTable) -> pd.DataFrame:
             ]
     if "test_seeds" in frame:
         text["n tested"] = frame["test_seeds"].astype("Int64").astype("string").fillna("")
+    for column in [c for c in frame.columns if c.startswith("published_") and c != READ_OFF]:
+        metric, _, kind = column.removeprefix("published_").rpartition("_")
+        name = f"{title_of(metric)} {kind}" if kind in KINDS else title_of(column[10:])
+        text[f"published {name}"] = [
+            f"{'≈ ' if read_off is True else ''}{100 * value:.4g}" if value == value else ""
+            for value, read_off in zip(frame[column].astype(float), frame[READ_OFF], strict=True)
+        ]
+    if frame["failure"].any():
+        text["failed"] = ["failed" if failure else "" for failure in frame["failure"]]
     return text
 
 
@@ -315,6 +375,8 @@ def notes_on(table: SweepTable) -> list[str]:
             f"{method} used {name}={note['used']}, given {note['given']}: {note['reason']}."
             for name, note in json.loads(adjusted).items()
         ]
+    if table.plan.published:
+        notes.append("published: in percent, by the paper; ≈ was read off a plot.")
     for method, failure in sorted(set(zip(frame["method"], frame["failure"], strict=True))):
         if failure:
             notes.append(f"{method} failed: {failure}")

@@ -18,7 +18,7 @@ from protocols.protocol import with_change
 # Axis -> value.
 Values = Mapping[str, Any]
 
-LOSS = "loss"
+LOSS, VARIANT = "loss", "variant"
 PARAMS, PROTOCOL = "params.", "protocol."
 
 # Config keys that say how to run, or are varied otherwise; all others may be an axis.
@@ -86,6 +86,33 @@ def _parse_values(text: str) -> list[Any]:
     return list(range(first, last + 1))
 
 
+def parse_variant(text: str) -> tuple[str, Values]:
+    """`no norm: protocol.norm=none; params.x=1` as a name and what it changes; perhaps nothing."""
+    name, _, changes = text.partition(":")
+    values = {}
+    for change in filter(None, (part.strip() for part in changes.split(";"))):
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise HarnessError(
+                f"--variant takes NAME:KEY=VALUE;KEY=VALUE, got '{text}'\n"
+                "  as in --variant full --variant 'no norm:protocol.norm=none'"
+            )
+        values[key.strip()] = yaml.safe_load(value)
+    return name.strip(), values
+
+
+def check_variants(variants: Mapping[str, Values], axes: Sequence[Axis]) -> None:
+    """Refuse a variant without a name, or one that changes what cannot be, or what an axis does."""
+    for name, changes in variants.items():
+        if not name:
+            raise HarnessError("a variant has no name; --variant takes NAME:KEY=VALUE")
+        for key, value in changes.items():
+            if key != LOSS:
+                make_axis(key, [value])
+            if key in [axis.key for axis in axes]:
+                raise HarnessError(f"variant '{name}' changes {key}, which is an axis")
+
+
 def span(
     axes: Sequence[Axis], zipped: bool, max_points: int, losses: int = 1
 ) -> list[dict[str, Any]]:
@@ -93,7 +120,7 @@ def span(
 
     Args:
         max_points: more are refused.
-        losses: that each point is trained with, so that it counts as many times.
+        losses: that each point is trained with, and variants, so that it counts as many times.
     """
     keys = [axis.key for axis in axes]
     for key in keys:

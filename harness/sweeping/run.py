@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,17 @@ from harness.results import sweeps
 from harness.results.layout import PLAN, record_lock, sweep_folder, validation_path
 from harness.results.provenance import provenance
 from harness.results.records import RecordError, ValidationRecord
-from harness.results.sweeps import Plan, Point, SweepTable, read_plan
-from harness.sweeping.axes import LOSS, PARAMS, PROTOCOL, Axis, config_at, span
+from harness.results.sweeps import Plan, Point, PublishedValue, SweepTable, read_plan
+from harness.sweeping.axes import (
+    LOSS,
+    PARAMS,
+    PROTOCOL,
+    VARIANT,
+    Axis,
+    check_variants,
+    config_at,
+    span,
+)
 from harness.system.files import check_writable
 from harness.system.progress import (
     Event,
@@ -48,7 +57,7 @@ MAX_POINTS = 200
 # Of a config, what all points of a sweep share unless it is an axis.
 SHARED = ("dataset", "protocol", "split", "trunk", "weights", "preset", "params", "seed")
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][\w.+=-]*")
 
 
 @dataclass(frozen=True)
@@ -83,52 +92,95 @@ class PointJob:
         )
 
 
-def sweep(
-    losses: Sequence[str],
-    axes: Sequence[Axis],
-    values: Mapping[str, Any],
-    *,
-    name: str = "",
-    zipped: bool = False,
-    test: bool = False,
-    seeds: int = 1,
-    metrics: tuple[str, ...] = (),
-    max_points: int = MAX_POINTS,
-    listener: Listener = ignore,
-) -> SweepTable:
-    """Train every point, write the table of all; finished work is never repeated.
+@dataclass(frozen=True)
+class Sweep:
+    """What is asked for.
 
-    Args:
+    Attributes:
+        losses: each at every point; a variant may name its own.
+        axes: what varies, in all combinations.
         values: config values of all points.
+        variants: name -> what it changes; each with all combinations.
         name: of the folder in results/sweeps; by default made of losses, axes and data set.
         zipped: the first value of every axis together, then the second, instead of all
-            combinations; losses are always combined with everything.
+            combinations; losses and variants are always combined with everything.
         test: open the test classes at every point.
         seeds: repetitions; from two on there are intervals.
         metrics: on the test classes, beside those of every test.
+        published: what a paper printed of these points.
     """
-    if seeds < 1:
-        raise HarnessError(f"--seeds must be at least 1, got {seeds}")
-    if not losses:
-        raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
-    losses = list(dict.fromkeys(losses))
-    combined = span(axes, zipped, max_points, len(losses))
-    points = [{LOSS: loss, **point} for loss in losses for point in combined]
-    config = RunConfig().updated({**values, "reproductions": seeds})
-    folder = sweep_folder(Path(config.results_dir), _checked_name(name, losses, axes, config))
-    worker_count(config, threads=1, units=1)
-    opened = [_opened(config, point, folder) for point in points]
-    if not test:
+
+    losses: Sequence[str] = ()
+    axes: Sequence[Axis] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    name: str = ""
+    zipped: bool = False
+    test: bool = False
+    seeds: int = 1
+    metrics: tuple[str, ...] = ()
+    max_points: int = MAX_POINTS
+    published: Sequence[PublishedValue] = ()
+
+    @property
+    def config(self) -> RunConfig:
+        return RunConfig().updated({**self.values, "reproductions": self.seeds})
+
+    @property
+    def keys(self) -> list[str]:
+        """Of a point's values."""
+        named = [VARIANT] if self.variants else []
+        return [LOSS, *named, *(axis.key for axis in self.axes)]
+
+    @property
+    def folder(self) -> Path:
+        name = self.name
+        if not name:
+            keys = [key.rpartition(".")[2] for key in self.keys if key != LOSS]
+            dataset = self.config.dataset.rstrip("/").rpartition("/")[2].replace(":", "_")
+            name = "-".join([*(Path(loss).stem for loss in self.losses), *keys, dataset])
+        if not _NAME.fullmatch(name):
+            raise HarnessError(
+                f"a sweep is named by letters, digits and . _ + = -, got '{name}'; --name gives one"
+            )
+        return sweep_folder(Path(self.config.results_dir), name)
+
+    def points(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Of each: what tells it from the others, and all that it changes of the config."""
+        check_variants(self.variants, self.axes)
+        rows = [
+            (loss, name, changes)
+            for name, changes in (self.variants or {"": {}}).items()
+            for loss in ([changes[LOSS]] if LOSS in changes else dict.fromkeys(self.losses))
+        ]
+        if not rows:
+            raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
+        found = []
+        for loss, name, changes in rows:
+            named = {VARIANT: name} if self.variants else {}
+            for point in span(self.axes, self.zipped, self.max_points, len(rows)):
+                found.append(({LOSS: loss, **named, **point}, {**changes, LOSS: loss, **point}))
+        return found
+
+
+def sweep(asked: Sweep, listener: Listener = ignore) -> SweepTable:
+    """Train every point, write the table of all; finished work is never repeated."""
+    if asked.seeds < 1:
+        raise HarnessError(f"--seeds must be at least 1, got {asked.seeds}")
+    points, folder = asked.points(), asked.folder
+    worker_count(asked.config, threads=1, units=1)
+    opened = [_opened(asked.config, point, changes, folder) for point, changes in points]
+    if not asked.test:
         for one in opened:
             check_validated(one.experiment)
-    plan = _plan(config, axes, opened)
+    plan = _plan(asked, opened)
     known = read_plan(folder)
     plan = plan if known is None else known.joined(plan, folder)
     check_writable(folder)
-    for one in opened:
+    for one in {one.source: one for one in opened}.values():
         open_part(one.experiment, "trainval", listener)  # once, not in each worker
     plan.write(folder / PLAN)
-    failures = _run(opened, plan.axes, test, seeds, metrics, listener)
+    failures = _run(opened, asked, listener)
     _note_failures(plan, opened, failures).write(folder / PLAN)
     table = sweeps.build(folder)
     sweeps.write(table)
@@ -143,6 +195,12 @@ class _Opened:
     experiment: Experiment
 
     @property
+    def source(self) -> tuple[Any, ...]:
+        """Those of one are made from the same images, for the same eyes."""
+        protocol = self.experiment.protocol
+        return self.experiment.dataset_label, self.experiment.table, protocol.resize
+
+    @property
     def point(self) -> Point:
         experiment = self.experiment
         return {
@@ -154,10 +212,12 @@ class _Opened:
         }
 
 
-def _opened(config: RunConfig, values: Mapping[str, Any], folder: Path) -> _Opened:
+def _opened(
+    config: RunConfig, values: Mapping[str, Any], changes: Mapping[str, Any], folder: Path
+) -> _Opened:
     """A point whose every value can be used; else it is refused here, before any work."""
-    at = config_at(config, {key: value for key, value in values.items() if key != LOSS})
-    at = at.updated({"loss": values[LOSS], "results_dir": str(folder)})
+    at = config_at(config, {key: value for key, value in changes.items() if key != LOSS})
+    at = at.updated({"loss": changes[LOSS], "results_dir": str(folder)})
     experiment = build_experiment(at)
     check_method(experiment)
     return _Opened(values, experiment)
@@ -175,47 +235,27 @@ def _used(experiment: Experiment, key: str, given: Any) -> Any:
     return given
 
 
-def _plan(config: RunConfig, axes: Sequence[Axis], opened: Sequence[_Opened]) -> Plan:
-    keys = [axis.key for axis in axes]
-    shared = {key: value for key, value in asdict(config).items() if key in SHARED}
+def _plan(asked: Sweep, opened: Sequence[_Opened]) -> Plan:
+    shared = {key: value for key, value in asdict(asked.config).items() if key in SHARED}
     return Plan(
-        axes=[LOSS, *keys],
-        settings={key: value for key, value in shared.items() if key not in keys},
+        axes=asked.keys,
+        settings={key: value for key, value in shared.items() if key not in asked.keys},
         metric=opened[0].experiment.protocol.metric,
         points=[one.point for one in opened],
+        published=list(asked.published),
     )
 
 
-def _checked_name(name: str, losses: Sequence[str], axes: Sequence[Axis], config: RunConfig) -> str:
-    if not name:
-        keys = [axis.key.rpartition(".")[2] for axis in axes]
-        dataset = config.dataset.rstrip("/").rpartition("/")[2].replace(":", "_")
-        parts = [*(Path(loss).stem for loss in losses), *keys, *([dataset] if dataset else [])]
-        name = "-".join(part for part in parts if part)
-    if not _NAME.fullmatch(name):
-        raise HarnessError(
-            f"a sweep is named by letters, digits and . _ + -, got '{name}'; give it with --name"
-        )
-    return name
-
-
-def _run(
-    opened: Sequence[_Opened],
-    axes: Sequence[str],
-    test: bool,
-    seeds: int,
-    metrics: tuple[str, ...],
-    listener: Listener,
-) -> dict[int, str]:
+def _run(opened: Sequence[_Opened], asked: Sweep, listener: Listener) -> dict[int, str]:
     """Train and perhaps test all points; returns number of a point -> why it failed."""
-    names = sweeps.short_names(axes)
+    names, seeds = sweeps.short_names(asked.keys), asked.seeds
     jobs = []
     for number, one in enumerate(opened):
         values = one.point["values"]
         words = " ".join(f"{names[key]}={v}" for key, v in values.items() if key != LOSS)
         params = one.experiment.published_params
         config = one.experiment.config
-        jobs.append(PointJob(number, len(opened), config, params, seeds, words, metrics))
+        jobs.append(PointJob(number, len(opened), config, params, seeds, words, asked.metrics))
     threads = max(one.experiment.protocol.threads for one in opened)
     models = seeds * sum(len(one.experiment.split.folds) for one in opened)
     config = settle(jobs[0].config, [one.experiment for one in opened], listener)
@@ -227,10 +267,10 @@ def _run(
             failures[event.point - 1] = event.reason
         listener(event)
 
-    if test:
+    if asked.test:
         for one in {one.experiment.table: one for one in opened}.values():
             open_part(one.experiment, "test", listener)  # once, not in each worker
-    run_workers(work_on_tests if test else work, jobs, config.device, count, threads, heard)
+    run_workers(work_on_tests if asked.test else work, jobs, config.device, count, threads, heard)
     return failures
 
 

@@ -15,6 +15,7 @@ from documents import DOCUMENTS, ROOT, blocks, commands_in, name_of
 from harness import registry
 from harness.cli import app
 from harness.metrics.names import is_metric
+from harness.sweeping.figures import find_figure
 
 COMMANDS = sorted({command for document in DOCUMENTS for command in commands_in(document)})
 
@@ -58,6 +59,8 @@ def test_every_command_parses_with_names_that_exist(line: str) -> None:
         registry.load_dataset(dataset)
     for trunk in given(parsed, "trunk"):
         registry.load_trunk(trunk)
+    for figure in given(parsed, "figure") if words[0] == "sweep" else ():
+        find_figure(figure)
     for protocol in given(parsed, "protocol"):
         registry.load_protocol(protocol, datasets[0])
 

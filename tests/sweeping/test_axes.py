@@ -6,7 +6,7 @@ import pytest
 
 from harness.config import RunConfig
 from harness.errors import HarnessError
-from harness.sweeping.axes import config_at, parse_axis, span
+from harness.sweeping.axes import config_at, parse_axis, parse_variant, span
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,13 @@ def test_fields_change_the_protocol_of_their_point() -> None:
 def test_what_is_fixed_cannot_be_swept() -> None:
     with pytest.raises(HarnessError, match=r"params\.ratio is both swept and fixed at 1"):
         config_at(RunConfig(params={"ratio": 1}), {"params.ratio": 2})
+
+
+def test_a_variant_is_a_name_and_what_it_changes() -> None:
+    assert parse_variant("full") == ("full", {})
+    assert parse_variant("no norm: protocol.norm=none; params.x=1") == (
+        "no norm",
+        {"protocol.norm": "none", "params.x": 1},
+    )
+    with pytest.raises(HarnessError, match="--variant takes NAME:KEY=VALUE"):
+        parse_variant("a:b")

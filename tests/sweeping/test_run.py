@@ -22,10 +22,11 @@ from harness.results import sweeps
 from harness.results.layout import LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
 from harness.results.ledger import read_ledger
 from harness.results.stats import mean_and_interval
-from harness.results.sweeps import SweepTable
+from harness.results.sweeps import PublishedValue, SweepTable
 from harness.sweeping import run
 from harness.sweeping.axes import parse_axis
-from harness.system.progress import Event, PointEnded
+from harness.sweeping.run import Sweep
+from harness.system.progress import Event, Listener, PointEnded, ignore
 from harness.training import fold
 from harness.training.trial import run_trial, units_of
 from losses.proxygml import ProxyGMLLoss
@@ -33,18 +34,23 @@ from losses.proxygml import ProxyGMLLoss
 AXES = ("params.proxies_per_class=1,2", "params.ratio=0.5,1")
 SETTINGS = ("dataset", "protocol", "trunk", "cache_dir", "runs_dir", "results_dir", "workers")
 
-Sweep = Callable[..., SweepTable]
+RunSweep = Callable[..., SweepTable]
 
 
 @pytest.fixture
-def sweep(folder_config: RunConfig) -> Sweep:
+def sweep(folder_config: RunConfig) -> RunSweep:
     values = {name: getattr(folder_config, name) for name in SETTINGS}
 
     def run_sweep(
-        *axes: str, losses: tuple[str, ...] = ("proxygml",), more: Any = None, **options: Any
+        *axes: str,
+        losses: tuple[str, ...] = ("proxygml",),
+        more: Any = None,
+        listener: Listener = ignore,
+        **options: Any,
     ) -> SweepTable:
         parsed = [parse_axis(text) for text in axes or AXES]
-        return run.sweep(losses, parsed, {**values, **(more or {})}, name="test", **options)
+        asked = Sweep(losses, parsed, {**values, **(more or {})}, name="test", **options)
+        return run.sweep(asked, listener)
 
     return run_sweep
 
@@ -64,7 +70,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_a_point_has_the_scores_of_the_same_training_without_a_sweep(
-    sweep: Sweep, folder_config: RunConfig, tmp_path: Path
+    sweep: RunSweep, folder_config: RunConfig, tmp_path: Path
 ) -> None:
     frame = sweep(seeds=2).frame
     assert list(zip(frame["params.proxies_per_class"], frame["params.ratio"], strict=True)) == [
@@ -92,7 +98,7 @@ def test_a_point_has_the_scores_of_the_same_training_without_a_sweep(
 
 
 def test_a_sweep_that_was_stopped_goes_on_and_trains_no_fold_twice(
-    sweep: Sweep, trained: list[Path]
+    sweep: RunSweep, trained: list[Path]
 ) -> None:
     def stop(event: Event) -> None:
         if isinstance(event, PointEnded) and event.point == 2:
@@ -108,7 +114,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_trains_no_fold_twice(
     assert len(trained) == 16
 
 
-def test_points_and_seeds_can_be_added_later(sweep: Sweep, trained: list[Path]) -> None:
+def test_points_and_seeds_can_be_added_later(sweep: RunSweep, trained: list[Path]) -> None:
     sweep("params.ratio=0.5,1")
     table = sweep("params.ratio=0.25,0.5", seeds=2)
     assert table.frame["params.ratio"].tolist() == [0.5, 1.0, 0.25]
@@ -117,7 +123,7 @@ def test_points_and_seeds_can_be_added_later(sweep: Sweep, trained: list[Path]) 
 
 
 def test_a_fold_that_a_search_or_train_has_is_not_trained_again(
-    sweep: Sweep, folder_config: RunConfig, trained: list[Path]
+    sweep: RunSweep, folder_config: RunConfig, trained: list[Path]
 ) -> None:
     settings = {name: getattr(folder_config, name) for name in SETTINGS}
     harness.train("proxygml", params={"ratio": 0.5}, **settings)
@@ -126,7 +132,7 @@ def test_a_fold_that_a_search_or_train_has_is_not_trained_again(
     assert len(trained) == 4
 
 
-def test_two_workers_make_the_table_of_one(sweep: Sweep) -> None:
+def test_two_workers_make_the_table_of_one(sweep: RunSweep) -> None:
     one = sweep("protocol.batch_size=4,8", losses=("c2", "ccp-c2")).frame
     shutil.rmtree(Path(one_folder(sweep)))
     two = sweep("protocol.batch_size=4,8", losses=("c2", "ccp-c2"), more={"workers": 2}).frame
@@ -136,11 +142,11 @@ def test_two_workers_make_the_table_of_one(sweep: Sweep) -> None:
     assert one["protocol.batch_size"].tolist() == [4, 8, 4, 8]
 
 
-def one_folder(sweep: Sweep) -> Path:
+def one_folder(sweep: RunSweep) -> Path:
     return sweep("protocol.batch_size=4,8", losses=("c2", "ccp-c2")).folder
 
 
-def test_validation_opens_no_test_class_and_a_test_is_in_the_ledger(sweep: Sweep) -> None:
+def test_validation_opens_no_test_class_and_a_test_is_in_the_ledger(sweep: RunSweep) -> None:
     table = sweep("params.ratio=0.5,1")
     assert list(table.folder.rglob(LEDGER)) == []
     assert "map_at_r_concatenated" not in table.frame
@@ -158,7 +164,7 @@ def test_validation_opens_no_test_class_and_a_test_is_in_the_ledger(sweep: Sweep
 
 
 def test_its_tests_are_in_no_leaderboard(
-    sweep: Sweep, folder_config: RunConfig, capsys: pytest.CaptureFixture[str]
+    sweep: RunSweep, folder_config: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep("params.ratio=0.5", test=True)
     assert main(["leaderboard", "--results-dir", folder_config.results_dir]) == 2
@@ -166,28 +172,28 @@ def test_its_tests_are_in_no_leaderboard(
 
 
 def test_a_point_that_fails_is_told_and_the_others_go_on(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+    sweep: RunSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses = ProxyGMLLoss.batch_losses
+    forward = ProxyGMLLoss.forward
 
     def broken(self: ProxyGMLLoss, *arguments: Any) -> Any:
         if self.ratio == 0.5:
             raise RuntimeError("not with this ratio")
-        return losses(self, *arguments)
+        return forward(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ProxyGMLLoss, "batch_losses", broken)
+        patch.setattr(ProxyGMLLoss, "forward", broken)
         table = sweep("params.ratio=0.5,1")
     assert table.frame["seeds"].tolist() == [0, 1]
     assert "not with this ratio" in table.frame["failure"][0]
-    assert sweeps.shown(table)["validation MAP@R"][0] == "failed"
+    assert sweeps.shown(table)["failed"].tolist() == ["failed", ""]
     assert "not with this ratio" in (table.folder / SWEEP_MARKDOWN).read_text()
     mended = sweep("params.ratio=0.5,1").frame  # repeated, it is tried again
     assert mended["seeds"].tolist() == [1, 1] and mended["failure"].tolist() == ["", ""]
 
 
 def test_the_files_are_made_from_the_plan_and_the_records_alone(
-    sweep: Sweep, tmp_path: Path
+    sweep: RunSweep, tmp_path: Path
 ) -> None:
     table = sweep(test=True)
     copy = tmp_path / table.folder.name
@@ -203,7 +209,7 @@ def test_the_files_are_made_from_the_plan_and_the_records_alone(
 
 
 def test_every_value_is_checked_before_any_work(
-    sweep: Sweep, trained: list[Path], folder_config: RunConfig
+    sweep: RunSweep, trained: list[Path], folder_config: RunConfig
 ) -> None:
     refused = {
         "params.ratio=0.5,2": "must be at most 1, got 2",
@@ -219,7 +225,7 @@ def test_every_value_is_checked_before_any_work(
     assert trained == [] and not Path(folder_config.results_dir).exists()
 
 
-def test_another_sweep_of_the_same_name_is_refused(sweep: Sweep) -> None:
+def test_another_sweep_of_the_same_name_is_refused(sweep: RunSweep) -> None:
     folder = sweep("params.ratio=0.5").folder
     plan = (folder / PLAN).read_bytes()
     with pytest.raises(
@@ -245,8 +251,51 @@ def test_python_and_the_command_line_make_the_same_sweep(
     assert "0.5" in shown and "files in" in shown
 
 
-def test_a_name_that_is_no_folder_is_refused(sweep: Sweep, folder_config: RunConfig) -> None:
+def test_a_name_that_is_no_folder_is_refused(sweep: RunSweep, folder_config: RunConfig) -> None:
     with pytest.raises(HarnessError, match="a sweep is named by letters"):
-        run.sweep(["proxygml"], [], {}, name="../elsewhere")
+        run.sweep(Sweep(["proxygml"], name="../elsewhere"))
     with pytest.raises(HarnessError, match="which loss"):
-        run.sweep([], [], {})
+        run.sweep(Sweep())
+
+
+def test_variants_change_several_settings_at_once_and_may_name_their_loss(sweep: RunSweep) -> None:
+    variants = {
+        "plain": {"loss": "c2"},
+        "no proxies": {"loss": "ccp-c2", "params.proxies_per_class": 1, "protocol.norm": "layer"},
+    }
+    table = sweep("protocol.batch_size=4,8", losses=(), variants=variants)
+    frame = table.frame
+    assert frame["variant"].tolist() == ["plain", "plain", "no proxies", "no proxies"]
+    assert frame["method"].tolist() == ["c2", "c2", "ccp-c2", "ccp-c2"]
+    assert frame["protocol.batch_size"].tolist() == [4, 8, 4, 8]
+    assert "norm=layer" in frame["protocol"][2] and "norm=layer" not in frame["protocol"][0]
+    assert '"proxies_per_class": 1' in frame["params"][3]
+    with pytest.raises(HarnessError, match=r"variant 'a' changes params\.ratio, which"):
+        sweep("params.ratio=0.5", variants={"a": {"params.ratio": 1}})
+    with pytest.raises(HarnessError, match="no axis named 'ratio'"):
+        sweep("params.scale=1", variants={"a": {"ratio": 1}})
+
+
+def test_what_a_paper_printed_stands_beside_its_points(sweep: RunSweep) -> None:
+    published: list[PublishedValue] = [
+        {
+            "values": {"params.ratio": 0.5},
+            "metric": "recall_at_1",
+            "kind": "",
+            "value": 84.5,
+            "read_off": True,
+        },
+        {"values": {}, "metric": "nmi", "kind": "", "value": 70.0, "read_off": False},
+    ]
+    table = sweep("params.ratio=0.5,1", published=published)
+    assert table.frame["published_recall_at_1"][0] == pytest.approx(0.845)
+    assert np.isnan(table.frame["published_recall_at_1"][1])
+    shown = sweeps.shown(table)
+    assert shown["published R@1"].tolist() == ["≈ 84.5", ""]
+    assert shown["published NMI"].tolist() == ["≈ 70", "70"]
+
+
+def test_a_protocol_without_validation_classes_needs_test(sweep: RunSweep) -> None:
+    protocol = {"protocol": "classic-ccp", "trunk": "convnet"}
+    with pytest.raises(HarnessError, match="has no validation classes"):
+        sweep("params.ratio=0.5", more=protocol)
