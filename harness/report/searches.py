@@ -10,7 +10,7 @@ import numpy as np
 from scipy.interpolate import griddata
 
 from harness.report.table import Table
-from harness.results.records import SearchFacts, rounded
+from harness.results.records import rounded
 from harness.results.selection import correlations, selection_in
 
 GRID = 24  # points of a contour along each side
@@ -33,8 +33,9 @@ def without(table: Table) -> list[str]:
 def _search(table: Table, method: str) -> dict[str, Any]:
     facts = table.search(method)
     scores = facts["trial_scores"]
-    params = facts.get("trial_params", {})
-    chosen = _most_important(facts)
+    params = {n: v for n, v in facts.get("trial_params", {}).items() if len(v) == len(scores)}
+    ranges = {n: ends for n, ends in facts.get("ranges", {}).items() if n in params}
+    chosen = _most_important(ranges, facts.get("importance", {}))
     best = table.rows[method][-1].params
     return {
         "scores": [None if score is None else rounded(100 * score) for score in scores],
@@ -42,17 +43,18 @@ def _search(table: Table, method: str) -> dict[str, Any]:
         "seconds": facts.get("trial_seconds", []),
         "params": params,
         "chosen": {name: best.get(name) for name in params},
-        "ranges": facts.get("ranges", {}),
+        "ranges": ranges,
         "importance": facts.get("importance", {}),
         "on_bound": facts.get("on_bound", {}),
-        "contour": contour(scores, params, facts.get("ranges", {}), chosen),
+        "contour": contour(scores, params, ranges, chosen),
     }
 
 
-def _most_important(facts: SearchFacts) -> list[str]:
+def _most_important(
+    ranges: Mapping[str, Mapping[str, Any]], importance: Mapping[str, float]
+) -> list[str]:
     """The two parameters that a contour shows: those that matter most, else the first two."""
-    ranges, importance = facts.get("ranges", {}), facts.get("importance", {})
-    numeric = [name for name, ends in ranges.items() if "low" in ends]
+    numeric = [name for name, ends in ranges.items() if _measurable(ends)]
     return sorted(numeric, key=lambda name: -importance.get(name, 0.0))[:2]
 
 
@@ -65,7 +67,13 @@ def contour(
     """Scores between the trials, interpolated on a grid over two parameters."""
     if len(chosen) < 2:
         return None
-    done = [i for i, score in enumerate(scores) if score is not None]
+    done = [
+        i
+        for i, score in enumerate(scores)
+        if score is not None and all(_inside(params[n][i], ranges[n]) for n in chosen)
+    ]
+    if not done:
+        return None
     axes = [_scaled([params[name][i] for i in done], ranges[name]) for name in chosen]
     points = np.stack(axes, axis=1)
     if len(np.unique(points, axis=0)) < 4 or np.linalg.matrix_rank(points - points[0]) < 2:
@@ -79,6 +87,18 @@ def contour(
         "y": _ticks(ranges[chosen[1]]),
         "z": [[None if np.isnan(v) else round(float(v), 2) for v in line] for line in grid],
     }
+
+
+def _measurable(ends: Mapping[str, Any]) -> bool:
+    """Whether a range has two numbers as its ends, which its scale can show."""
+    low, high = ends.get("low"), ends.get("high")
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        return False
+    return low < high and (low > 0 or not ends.get("log"))
+
+
+def _inside(value: Any, ends: Mapping[str, Any]) -> bool:
+    return isinstance(value, int | float) and ends["low"] <= value <= ends["high"]
 
 
 def _scaled(values: Sequence[float], ends: Mapping[str, Any]) -> np.ndarray:

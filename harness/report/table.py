@@ -15,7 +15,7 @@ from harness.results.classes import read_test_classes
 from harness.results.layout import LEDGER, find_tables
 from harness.results.ledger import Opening, read_ledger
 from harness.results.records import FoldFacts, SearchFacts, TestRecord
-from harness.results.rows import Row, label_of, newest_of, read_rows
+from harness.results.rows import Row, label_of, newest_of
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def read_table(folder: Path) -> Table | None:
     board = leaderboard.build(folder)
     if board.frame.empty:
         return None
-    rows = {label_of(row): row for row in read_rows(folder, [])}
+    rows = {label_of(row): row for row in board.rows}
     return Table(folder, board.frame, rows, board.problems)
 
 

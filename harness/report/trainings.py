@@ -13,7 +13,7 @@ MOST_MARKS = 60  # of one event in a picture; more are drawn as that they were
 def trainings(table: Table) -> dict[str, list[dict[str, Any]]]:
     """Method -> its models; those whose records keep no history are left out."""
     found = {
-        method: [_model(run, fold) for run, fold in table.folds(method) if "history" in fold]
+        method: [_model(run, fold) for run, fold in table.folds(method) if _drawable(fold)]
         for method in table.rows
     }
     return {method: models for method, models in found.items() if models}
@@ -23,6 +23,15 @@ def without(table: Table) -> list[str]:
     """Trained methods whose records were written before they kept the history."""
     there = trainings(table)
     return [method for method in table.trained if method not in there]
+
+
+def _drawable(fold: FoldFacts) -> bool:
+    """Whether there is a history, with a value of each sort for each step."""
+    history = fold.get("history")
+    if history is None:
+        return False
+    steps = len(history["steps"])
+    return len(history["loss"]) == steps == len(history.get("score", history["loss"]))
 
 
 def _model(run: int, fold: FoldFacts) -> dict[str, Any]:
@@ -40,14 +49,20 @@ def _model(run: int, fold: FoldFacts) -> dict[str, Any]:
 
 
 def _events(fold: FoldFacts) -> dict[str, list[int]]:
-    """What the method's hook did, name -> steps."""
-    found = {}
-    events = fold.get("hook", {}).get("events", {})
-    for name, at in events.items() if isinstance(events, dict) else ():
-        if isinstance(at, dict):
-            every = int(at.get("every") or 0)
-            steps = list(range(0, fold["steps"], every)) if every > 0 else []
-        else:
-            steps = [int(step) for step in at]
-        found[str(name)] = steps[:: max(1, -(-len(steps) // MOST_MARKS))]
-    return found
+    """What the method's hook did, name -> steps; hooks write what they like: all is checked."""
+    events = fold.get("hook", {}).get("events")
+    if not isinstance(events, dict):
+        return {}
+    found = {str(name): _steps(at, fold["steps"]) for name, at in events.items()}
+    return {
+        name: steps[:: max(1, -(-len(steps) // MOST_MARKS))]
+        for name, steps in found.items()
+        if steps
+    }
+
+
+def _steps(at: Any, last: int) -> list[int]:
+    if isinstance(at, dict):
+        every = at.get("every")
+        return list(range(0, last, every)) if isinstance(every, int) and every > 0 else []
+    return [step for step in at if isinstance(step, int)] if isinstance(at, list) else []

@@ -29,18 +29,23 @@ from harness.system.files import write_text
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """A table of results that may be ranked together, and the records that could not enter it."""
+    """A table of results that may be ranked together, and the records that could not enter it.
+
+    Attributes:
+        rows: the records that each line of the frame is made from.
+    """
 
     folder: Path
     frame: pd.DataFrame
     problems: list[str]
+    rows: list[Row]
 
 
 def build(folder: Path) -> Leaderboard:
     """The table of one results folder, from its records alone."""
     problems: list[str] = []
     rows = read_rows(folder, problems)
-    return Leaderboard(folder, frame_of(rows, _openings(folder, problems)), problems)
+    return Leaderboard(folder, frame_of(rows, _openings(folder, problems)), problems, rows)
 
 
 def frame_of(rows: Sequence[Row], openings: Counter[str] | None = None) -> pd.DataFrame:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_records import make_record, put, put_scores
 from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_table
 
@@ -256,3 +258,50 @@ def test_pictures_without_models_are_said_to_be_missing(
     assert main(["report", "--pictures", *folders, "-o", str(out)]) == 0
     assert "its models were not kept, or lie elsewhere (--runs-dir)" in capsys.readouterr().err
     assert "No pictures: no search of" in out.read_text()
+
+
+PARTS_OF_A_RECORD = [
+    *(("folds", 0, "history", name) for name in ("steps", "loss", "score")),
+    *(("folds", 0, name) for name in ("history", "hook", "fold", "stopped_by")),
+    ("folds", 0, "hook", "events"),
+    *(("search", name) for name in ("trial_scores", "trial_params", "trial_seconds", "ranges")),
+    *(("search", name) for name in ("importance", "on_bound", "best_trial", "dimensions")),
+    *(("search", "trial_params", "margin"), ("search", "ranges", "margin")),
+    *(("search", "ranges", "loss_lr", end) for end in ("low", "high", "log")),
+    *(("per_class",), ("class_queries",), ("params",), ("separated",), ("folds",), ("search",)),
+    *(("provenance", name) for name in ("command", "commit", "platform", "versions")),
+]
+VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-3, 2**40), st.floats(-2, 2), st.text(max_size=4)
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(place=st.sampled_from(PARTS_OF_A_RECORD), value=st.one_of(st.just(...), VALUES))
+def test_whatever_stands_in_a_record_the_page_is_made(
+    tmp_path_factory: pytest.TempPathFactory, place: tuple[str | int, ...], value: Any
+) -> None:
+    """From that record, or without it and by name."""
+    results = tmp_path_factory.mktemp("changed")
+    put(results, full_record("triplet", 1, 0.3))
+    path = put(results, full_record("ms", 1, 0.4))
+    values = read_json(path)
+    *outer, last = place
+    inner = values
+    for key in outer:
+        inner = inner[key]
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    path.write_text(json.dumps(values))
+    report = read_report(results)
+    text = render(report)
+    assert any(row[1].startswith("ms") for row in Parsed(text).board) or report.problems

@@ -127,7 +127,7 @@ $$("main > section").forEach((section) => watcher.observe(section));
 
 // Figures.
 const color = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
-const narrow = () => innerWidth < 640;
+const narrow = () => matchMedia("(max-width: 40rem)").matches;
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const SYMBOLS = ["circle", "square", "diamond", "cross", "triangle-up"];
 const style = (index) => ({ color: color(`c${index % 8}`), dash: DASHES[Math.floor(index / 8) % 4], symbol: SYMBOLS[Math.floor(index / 8) % 5] });
@@ -145,7 +145,7 @@ function layout(changes = {}) {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: { color: color("text"), family: "system-ui, sans-serif", size: 13 },
     colorway: [0, 1, 2, 3, 4, 5, 6, 7].map((i) => color(`c${i}`)),
-    margin: { l: 56, r: 16, t: 16, b: 48 }, height: narrow() ? 360 : 400, hovermode: "closest",
+    margin: { l: 56, r: 16, t: narrow() ? 12 : 34, b: 48 }, height: narrow() ? 360 : 400, hovermode: "closest",
     hoverlabel: { bgcolor: color("panel"), bordercolor: color("line"), font: { color: color("text") } },
     modebar: { bgcolor: "transparent", color: color("quiet"), activecolor: color("accent") },
     legend, xaxis: axis(), yaxis: axis(),
@@ -163,7 +163,10 @@ const best = (scores) => {
   let top = null;
   return scores.map((score) => (top = score === null ? top : top === null ? score : Math.max(top, score)));
 };
-const range = (ends) => (ends?.log ? { type: "log" } : {});
+const range = (ends) => {
+  if (!ends?.log) return {};
+  return { type: "log", exponentformat: "power", ...(ends.high / ends.low >= 100 ? { dtick: 1 } : {}) };
+};
 
 const KINDS = {
   best(table) {
@@ -217,7 +220,7 @@ const KINDS = {
     const entries = Object.entries(found?.importance ?? {}).sort((a, b) => a[1] - b[1]);
     if (!entries.length) return null;
     const names = entries.map(([name]) => plain(name) + (found.on_bound[name] ? " ⊣" : ""));
-    return [[{ type: "bar", orientation: "h", y: names, x: entries.map(([, share]) => 100 * share), marker: { color: color("c0") },
+    return [[{ type: "bar", orientation: "h", y: names, x: entries.map(([, share]) => 100 * share), width: 0.5, marker: { color: color("c0") },
       text: entries.map(([name, share]) => `${plain(name)}: ${short(100 * share)} %${found.on_bound[name] ? `, best value on the ${found.on_bound[name]} end` : ""}`), textposition: "none", hovertemplate: HOVER }],
     layout({ xaxis: titled("share, %", { rangemode: "tozero" }), yaxis: { type: "category" } })];
   },
@@ -321,7 +324,7 @@ const KINDS = {
       return { name: plain(titles[value]), x: kept.map((at) => places[0][at]), y: kept.map((at) => places[1][at]), mode: "markers", customdata: kept,
         marker: { size: 7, opacity: 0.85, color: color(`c${i % 8}`), symbol: SYMBOLS[Math.floor(i / 8) % 5] }, text: kept.map((at) => plain(names[classes[at]])), hovertemplate: HOVER };
     });
-    const bare = { showticklabels: false, zeroline: false, title: { text: "" } };
+    const bare = { showticklabels: false, zeroline: false, showgrid: false, title: { text: "" } };
     return [traces, layout({ height: narrow() ? 400 : 600, showlegend: few, xaxis: bare, yaxis: { ...bare, scaleanchor: "x" } })];
   },
   similarities(table, chosen) {
