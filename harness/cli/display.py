@@ -11,6 +11,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from harness.metrics.names import title_of
 from harness.system.progress import (
     Event,
     ModelEnded,
@@ -106,7 +107,7 @@ class Lines:
         place = f"{event.method}: trial {event.trial}/{event.trials}"
         if event.reason:
             return f"{place} failed: {event.reason}"
-        score = f"map@r {_score(event.score)}"
+        score = f"{title_of(event.metric).lower()} {_score(event.score)}"
         if event.pruned:
             score += f" expected: hopeless after fold {event.folds}"
         best, seconds = f"best {_score(event.best)}", f"{event.seconds:.0f} s"

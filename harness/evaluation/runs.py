@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from harness.results.layout import WEIGHTS, record_lock, record_path, single_pat
 from harness.results.ledger import note_test_opening
 from harness.results.provenance import provenance
 from harness.results.records import (
+    TEST_SELECTED,
     FoldFacts,
     FoldRecord,
     RecordError,
@@ -110,6 +112,10 @@ class Run:
         )
 
     def train(self, unit: Unit, build_trainer: BuildTrainer = Unit.build_trainer) -> None:
+        def score_of(best: float) -> float:
+            """None to speak of where the best step is simply the last."""
+            return best if unit.classes.val or self.kind == TEST_SELECTED else math.nan
+
         def validated(fold: int, progress: Progress) -> None:
             self.listener(
                 Validated(
@@ -118,7 +124,7 @@ class Run:
                     fold=fold + 1,
                     step=progress.step,
                     max_steps=progress.max_steps,
-                    best=progress.best_score,
+                    best=score_of(progress.best_score),
                 )
             )
 
@@ -131,7 +137,7 @@ class Run:
         except (TrainingFailed, RecordError) as failure:
             self.say_model(fold=unit.fold + 1, reason=str(failure))
         else:
-            self.say_model(fold=unit.fold + 1, score=record.best_score)
+            self.say_model(fold=unit.fold + 1, score=score_of(record.best_score))
 
     def test(self, units: Sequence[Unit], path: Path) -> None:
         """Open the test classes once all models are there."""

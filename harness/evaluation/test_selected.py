@@ -16,7 +16,7 @@ from harness.evaluation.runs import Run
 from harness.evaluation.scoring import describe_test
 from harness.model.network import Model
 from harness.results.layout import LAST_WEIGHTS
-from harness.results.records import TEST_SELECTED
+from harness.results.records import TEST_SELECTED, FoldFacts, FoldRecord
 from harness.training.embed import embed_with
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit, evaluation_loader
@@ -53,6 +53,13 @@ class TestSelected(Run):
             return described.evaluate(embeddings, (metric,)).values[metric]
 
         return unit.build_trainer(device, validate=look)
+
+    def facts(self, folds: Sequence[FoldRecord]) -> list[FoldFacts]:
+        """With the course of its scores, of which none is one of validation."""
+        facts = [fold.facts(scored=True) for fold in folds]
+        for fold in facts:
+            fold.pop("best_score")
+        return facts
 
     def score(self, units: Sequence[Unit]) -> dict[str, Any]:
         measured = super().score(units)

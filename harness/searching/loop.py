@@ -165,6 +165,7 @@ def _run(one: Search, claim: Claim, listener: Listener) -> None:
             method=one.method,
             trial=claim.index + 1,
             trials=study.wanted(),
+            metric=protocol.metric,
             seconds=time.perf_counter() - started,
             best=best.values[0] if best else None,
             **facts,

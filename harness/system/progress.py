@@ -66,6 +66,7 @@ class TrialEnded(Event):
     """A trial is complete, or failed if there is a reason.
 
     Attributes:
+        metric: of the scores.
         score: of this trial; the one that is expected of it, if it was pruned.
         best: of all trials.
         folds: how many of them were trained.
@@ -74,6 +75,7 @@ class TrialEnded(Event):
     trial: int
     trials: int
     seconds: float
+    metric: str = "map_at_r"
     score: float | None = None
     best: float | None = None
     folds: int = 0
