@@ -87,7 +87,7 @@ class RunConfig:
         per_gpu: workers that share a card; "auto" is as many as its memory and the cores allow
             where the model is too small to fill it, else one.
         loader_workers: processes that prepare batches for one training process; -1 is none on a
-            CPU, four beside a GPU.
+            CPU, and beside a GPU as many as the cores allow.
         micro_batch: images that pass the trunk together, for the same gradients in less memory; 0
             is the whole batch.
         checkpoint_gradients: compute layers of the trunk again instead of keeping them (timm).

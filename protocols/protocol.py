@@ -26,7 +26,7 @@ ADDED_LATER = (
     *("loss_lr", "warmup_epochs", "warmup_groups", "warmup_extra", "warmup_statistics"),
     *("schedule", "lr_factor", "lr_every", "lr_epochs", "plateau_on", "plateau_patience"),
     *("plateau_threshold", "plateau_mode", "plateau_cooldown", "plateau_floor"),
-    *("clip_each", "clip_loss", "test_metrics", "precision"),
+    *("clip_each", "clip_loss", "test_metrics", "precision", "crops"),
 )
 
 # Types of fields, with what a run can use.
@@ -55,6 +55,7 @@ WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", 
 OF_THE_TRUNK = {
     **{"trunk_lr": None, "warmup_steps": 0, "warmup_epochs": 0},
     **{"freeze_affine": False, "crop_from": "resized", "precision": "fp32"},
+    **{"crops": "cpu"},
 }
 
 # The length of training in steps, which takes the place of epochs.
@@ -123,6 +124,8 @@ class EvaluationProtocol:
         min_gain: a smaller one is no improvement.
         stop_below: training ends when the score falls to this share of the best.
         test_metrics: what a test measures besides, as "recall_at_2" and "nmi".
+        crops: where the crops of training are resized; on the device of training, "gpu", a pixel
+            may differ by 1 of 255.
         precision: of the trunk on a card: "fp32" is torch's default, which lets convolutions use
             TF32 where a card has it; "tf32" lets products, too; "bf16" computes trunk and head in
             bfloat16. Loss and distances are computed in full float32.
@@ -155,6 +158,7 @@ class EvaluationProtocol:
     crop_ratio: Range = (0.75, 1.33)
     flip: bool = True
     crop_from: Literal["resized", "original"] = "resized"
+    crops: Literal["cpu", "gpu"] = "cpu"
 
     batches: Batches = "drawn"
     keep_rest: bool = False

@@ -64,6 +64,10 @@ PerGpu = Annotated[
         "--per-gpu", metavar="N|auto", help="Workers that share a card. auto: as many as fit."
     ),
 ]
+Crops = Annotated[
+    str | None,
+    typer.Option(help="gpu: crops are resized on the card; another protocol by name."),
+]
 MicroBatch = Annotated[
     int | None,
     typer.Option(min=1, help="Images that pass the trunk together: less memory, same gradients."),
@@ -130,6 +134,9 @@ def read_values(config: Path | None, assignments: list[str] | None, flags: dict[
     if flags.get("trunk_lr") is not None:
         protocol = merged.get("protocol", RunConfig().protocol)
         merged["protocol"] = f"{protocol}+trunk_lr={flags['trunk_lr']}"
+    if flags.get("crops") is not None:
+        protocol = merged.get("protocol", RunConfig().protocol)
+        merged["protocol"] = f"{protocol}+crops={flags['crops']}"
     RunConfig().updated(merged)  # refuses unknown keys and wrong types
     return merged
 

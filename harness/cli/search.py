@@ -28,6 +28,7 @@ def search(
     workers: options.Workers = None,
     per_gpu: options.PerGpu = None,
     device: options.Device = None,
+    crops: options.Crops = None,
     micro_batch: options.MicroBatch = None,
     checkpoint_gradients: options.CheckpointGradients = None,
     data_root: options.DataRoot = None,

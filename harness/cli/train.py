@@ -26,6 +26,7 @@ def train(
     preset: options.Preset = None,
     seed: options.Seed = None,
     device: options.Device = None,
+    crops: options.Crops = None,
     micro_batch: options.MicroBatch = None,
     checkpoint_gradients: options.CheckpointGradients = None,
     data_root: options.DataRoot = None,

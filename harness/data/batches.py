@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ class Source(Protocol):
     @property
     def indices(self) -> Sequence[int]: ...
 
-    def for_training(self, indices: Sequence[int], rng: np.random.Generator) -> Tensor:
-        """One row per index, augmented where the source augments."""
+    def for_training(self, indices: Sequence[int], rng: np.random.Generator) -> Any:
+        """One row per index, augmented where the source augments: a tensor after its `to`."""
         ...
 
     def for_evaluation(self, indices: Sequence[int]) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +19,17 @@ TRIES = 10  # to draw a box that fits into the image
 
 @dataclass(frozen=True)
 class CropSettings:
-    """How a square is cut from an image; the fields of EvaluationProtocol that say it."""
+    """How a square is cut from an image; the fields of EvaluationProtocol that say it.
+
+    Attributes:
+        late: resized on the device of training, not before.
+    """
 
     crop: int
     crop_scale: tuple[float, float] | None
     crop_ratio: tuple[float, float]
     flip: bool
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Images:
     def indices(self) -> Sequence[int]:
         return self.store.indices
 
-    def for_training(self, indices: Sequence[int], rng: np.random.Generator) -> Tensor:
+    def for_training(self, indices: Sequence[int], rng: np.random.Generator) -> Tensor | Boxes:
         return random_batch(self.originals or self.store, indices, self.settings, rng)
 
     def for_evaluation(self, indices: Sequence[int]) -> Tensor:
@@ -66,21 +73,55 @@ def centre_batch(store: ImageStore, indices: Sequence[int], crop: int) -> Tensor
 
 def random_batch(
     store: ImageStore, indices: Sequence[int], settings: CropSettings, rng: np.random.Generator
-) -> Tensor:
+) -> Tensor | Boxes:
     """(n, channels, crop, crop) uint8: a random crop of each image, perhaps flipped."""
     crop = settings.crop
     images = [store.image(i) for i in indices]
     boxes = draw_boxes(np.array([image.shape[:2] for image in images]), settings, rng)
     flipped = rng.random(len(images)) < 0.5 if settings.flip else np.zeros(len(images), dtype=bool)
+    parts = [
+        image[top : top + height, left : left + width]
+        for image, (top, left, height, width) in zip(images, boxes.tolist(), strict=True)
+    ]
+    if settings.late:
+        together = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
+        return Boxes(together, [part.shape for part in parts], flipped.tolist(), crop)
     batch = torch.empty((len(images), store.channels, crop, crop), dtype=torch.uint8)
-    for row, (image, (top, left, height, width)) in enumerate(
-        zip(images, boxes.tolist(), strict=True)
-    ):
+    for row, part in enumerate(parts):
         # A copy, for the cache is read-only, which tensors cannot be.
-        box = torch.from_numpy(image[top : top + height, left : left + width].copy())
-        square = _resized(box.permute(2, 0, 1), crop)
+        square = _resized(torch.from_numpy(part.copy()).permute(2, 0, 1), crop)
         batch[row] = square.flip(2) if flipped[row] else square
     return batch
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Parts of images that become crops where they are sent to.
+
+    Attributes:
+        pixels: of all parts, one after the other.
+        shapes: (height, width, channels) of each.
+        flipped: whether to flip each.
+        crop: side of the crops.
+    """
+
+    pixels: Tensor
+    shapes: list[tuple[int, ...]]
+    flipped: list[bool]
+    crop: int
+
+    def pin_memory(self, device: Any = None) -> Boxes:
+        return replace(self, pixels=self.pixels.pin_memory())
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Tensor:
+        """(n, channels, crop, crop) uint8 on a device: float32 in between, rounded once."""
+        there = self.pixels.to(device, non_blocking=non_blocking)
+        squares = []
+        sizes = [math.prod(shape) for shape in self.shapes]
+        for part, shape, flip in zip(there.split(sizes), self.shapes, self.flipped, strict=True):
+            square = _resized(part.view(shape).permute(2, 0, 1).float(), self.crop)
+            squares.append(square.flip(2) if flip else square)
+        return torch.stack(squares).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _resized(box: Tensor, side: int) -> Tensor:

@@ -42,7 +42,13 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
         report=_reporter("decoding", benchmark, listener),
     )
     _check_classes(benchmark, part, store)
-    crops = CropSettings(protocol.crop, protocol.crop_scale, protocol.crop_ratio, protocol.flip)
+    crops = CropSettings(
+        protocol.crop,
+        protocol.crop_scale,
+        protocol.crop_ratio,
+        protocol.flip,
+        late=protocol.crops == "gpu",
+    )
     originals = None
     if protocol.crop_from == "original":  # never cached: those of SOP would take 80 GB
         originals = ImageFiles(store.fingerprint, store.indices, benchmark.listing, short_side=None)

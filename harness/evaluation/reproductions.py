@@ -26,7 +26,7 @@ from harness.searching.study import check_measures, sampler_of, stored_space
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.progress import Event, Listener, ModelEnded, ignore
 from harness.system.workers import run_workers, worker_count
-from harness.training.placement import settle
+from harness.training.placement import feed, settle
 from losses.method import Space
 
 
@@ -84,6 +84,8 @@ def evaluate(
             open_part(one.experiment, "test", listener)  # once, with all cores, not in each worker
         config = settle(config, [one.experiment for one in opened], listener)
         count = worker_count(config, threads, models)
+        fed = feed([job.config for job in jobs], config, count)
+        jobs = [replace(job, config=own) for job, own in zip(jobs, fed, strict=True)]
         run_workers(work, jobs, config.device, count, threads, heard)
     for one in tables.values():
         evaluate_naive(one.experiment, one.trainval, listener, one.more(metrics))

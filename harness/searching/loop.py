@@ -28,7 +28,7 @@ from harness.system.files import check_writable, write_text
 from harness.system.progress import Listener, TrialEnded, Validated, Waiting, ignore
 from harness.system.workers import WorkerLost, run_workers, worker_count
 from harness.training.fold import run_fold
-from harness.training.placement import settle
+from harness.training.placement import feed, settle
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import mean_score, run_trial, units_of
 from harness.training.unit import Unit
@@ -66,7 +66,7 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
         config = settle(configs[0], [study.experiment for study in studies], listener)
         count = worker_count(config, threads, missing)
         try:
-            run_workers(work, list(configs), config.device, count, threads, listener)
+            run_workers(work, feed(configs, config, count), config.device, count, threads, listener)
         except WorkerLost as lost:
             if any(study.missing() for study in studies):
                 raise

@@ -47,7 +47,7 @@ from harness.system.progress import (
 )
 from harness.system.workers import run_workers, worker_count
 from harness.training.fold import run_fold
-from harness.training.placement import settle
+from harness.training.placement import feed, settle
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import units_of
 from harness.training.unit import Unit
@@ -270,6 +270,8 @@ def _run(opened: Sequence[_Opened], asked: Sweep, listener: Listener) -> dict[in
     if asked.test:
         for one in {one.experiment.table: one for one in opened}.values():
             open_part(one.experiment, "test", listener)  # once, not in each worker
+    fed = feed([job.config for job in jobs], config, count)
+    jobs = [replace(job, config=own) for job, own in zip(jobs, fed, strict=True)]
     run_workers(work_on_tests if asked.test else work, jobs, config.device, count, threads, heard)
     return failures
 

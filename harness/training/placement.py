@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.config import RunConfig
+from harness.data.loading import processes_beside
 from harness.experiment import Experiment
 from harness.model.build import check_trunk
 from harness.system import cards
-from harness.system.device import device_count, explain_device
+from harness.system.device import choose_device, device_count, explain_device
 from harness.system.progress import Listener, Placed
 from harness.system.workers import cores
 
@@ -45,6 +46,14 @@ def settle(config: RunConfig, experiments: Sequence[Experiment], listener: Liste
             reason += " share it by MPS" if cards.mps_runs() else " take turns: no MPS runs"
     listener(Placed(device=name, reason=reason))
     return settled
+
+
+def feed(configs: Sequence[RunConfig], settled: RunConfig, count: int) -> list[RunConfig]:
+    """The configs of so many workers, each with its share of the cores to prepare batches."""
+    device = choose_device(settled.device)
+    share = processes_beside(count, device) if device.type == "cuda" else -1
+    own = [one.loader_workers if one.loader_workers >= 0 else share for one in configs]
+    return [one.updated({"loader_workers": n}) for one, n in zip(configs, own, strict=True)]
 
 
 def _is_light(experiment: Experiment) -> bool:

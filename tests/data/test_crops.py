@@ -12,9 +12,10 @@ from PIL import Image
 from scipy import stats
 from torchvision import transforms
 
-from harness.data.crops import CropSettings, Images, centre_batch, draw_boxes, random_batch
+from harness.data.crops import Boxes, CropSettings, Images, centre_batch, draw_boxes, random_batch
 from harness.data.image_cache import ImageFiles, ImageStore, open_store
 from harness.datasets.dataset import Listing
+from harness.testing import pretended_gpu
 
 RESIZED_CROP = CropSettings(crop=20, crop_scale=(0.16, 1.0), crop_ratio=(0.75, 1.33), flip=True)
 
@@ -89,3 +90,20 @@ def test_training_crops_may_be_cut_from_the_original_images(
     assert torch.equal(ours, random_batch(originals, range(8), settings, np.random.default_rng(5)))
     assert not torch.equal(ours, random_batch(store, range(8), settings, np.random.default_rng(5)))
     assert torch.equal(images.for_evaluation(range(8)), centre_batch(store, range(8), 27))
+
+
+@pytest.mark.parametrize("scale", [(0.16, 1.0), None])
+def test_crops_that_are_resized_on_the_device_differ_by_one_of_255_at_most(
+    scale: tuple[float, float] | None, store: ImageStore
+) -> None:
+    settings = replace(RESIZED_CROP, crop_scale=scale)
+    before = random_batch(store, range(8), settings, np.random.default_rng(3))
+    boxes = random_batch(store, range(8), replace(settings, late=True), np.random.default_rng(3))
+    assert isinstance(before, torch.Tensor) and isinstance(boxes, Boxes)
+    with pretended_gpu() as gpu:
+        late = boxes.pin_memory().to(torch.device("cuda"), non_blocking=True)
+        assert gpu.waits == []
+        late = late.cpu()
+    assert late.dtype == torch.uint8 and late.shape == before.shape
+    assert (late.int() - before.int()).abs().max() <= 1
+    assert torch.equal(boxes.to(torch.device("cpu")), late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from harness.config import RunConfig
 from harness.data import loading
-from harness.data.loading import Loader, open_loader
+from harness.data.loading import Loader, open_loader, processes_beside
+from harness.testing import pretended_gpu
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -76,7 +78,7 @@ def test_loading_draws_nothing_from_the_stream_of_the_loss() -> None:
 @pytest.mark.parametrize(
     ("device", "laborious", "asked", "processes"),
     [
-        (CUDA, True, -1, loading.PROCESSES_PER_GPU),
+        (CUDA, True, -1, 5),  # of six cores, one trains
         (CUDA, False, -1, 0),
         (CPU, True, -1, 0),
         (CPU, True, 3, 3),
@@ -84,7 +86,52 @@ def test_loading_draws_nothing_from_the_stream_of_the_loss() -> None:
     ],
 )
 def test_processes_help_where_batches_are_laborious(
-    device: torch.device, laborious: bool, asked: int, processes: int
+    device: torch.device,
+    laborious: bool,
+    asked: int,
+    processes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(loading, "cores", lambda: 6)
     loader = open_loader(RunConfig(loader_workers=asked), device, laborious)
     assert loader == Loader(device, processes)
+
+
+@pytest.mark.parametrize(("cores", "workers", "each"), [(64, 4, 8), (16, 4, 3), (4, 8, 1)])
+def test_processes_share_the_cores_among_workers(
+    cores: int, workers: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "cores", lambda: cores)
+    assert processes_beside(workers, CUDA) == each
+    assert processes_beside(workers, CPU) == 0
+
+
+def test_beside_a_card_items_are_made_ahead_in_their_order_and_pinned() -> None:
+    third = threading.Event()
+
+    class Told(Counted):
+        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+            item = super().__getitem__(index)
+            if index == 3:
+                third.set()
+            return item
+
+    items = Told()
+    with pretended_gpu() as gpu:
+        loaded = Loader(CUDA).load(items, order=[2, 0, 3, 1])
+        assert next(loaded)[0].tolist() == 2
+        assert third.wait(60)  # nobody asked for it
+        gpu.waits.clear()
+        rest = list(loaded)
+        assert gpu.waits == []
+        assert [number.tolist() for number, _ in rest] == [0, 3, 1]
+    assert items.made == [2, 0, 3, 1]
+
+
+def test_an_error_in_making_an_item_is_that_of_who_asks() -> None:
+    class Broken:
+        def __getitem__(self, index: int) -> Tensor:
+            raise OSError("the disk is gone")
+
+    with pretended_gpu(), pytest.raises(OSError, match="the disk is gone"):
+        list(Loader(CUDA).load(Broken(), order=[0]))

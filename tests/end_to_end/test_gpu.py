@@ -144,6 +144,22 @@ def test_a_resumed_run_is_bit_identical_there_too(
         assert found.hook["instances"] > 1
 
 
+def test_crops_that_are_resized_on_the_card_train_nearly_the_same(
+    make: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    resized = FOLDER.replace("crop_scale=none", "crop_scale=0.5,1.0")
+    early = fit(make("contrastive", protocol=resized), CPU, tmp_path / "early.pt")
+    late = make("contrastive", protocol=f"{resized}+crops=gpu")
+    assert "+crops=gpu" in late.protocol.name
+    with pretended_gpu():
+        there = fit(late, CUDA, tmp_path / "there.pt")
+    others = late.config.updated({"loader_workers": 2})
+    here = fit(build_experiment(others), CPU, tmp_path / "here.pt")
+    assert there.history == [pytest.approx(line, abs=1e-6) for line in here.history]
+    losses = [[loss for _, loss, _ in one.history] for one in (early, there)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05) and losses[1] != losses[0]
+
+
 def test_a_record_says_how_numbers_were_computed(make: Callable[..., Experiment]) -> None:
     """HPL adds up clusters, which torch can do in a fixed order; maxima of a network it cannot."""
     frozen = {"protocol": f"frozen+crop=12+resize=16{SHORT}"}
