@@ -14,7 +14,7 @@ from harness.cli.options import progress, read_values
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from harness.data.check import Duplicates, Report
+    from harness.data.check import DatasetCheck, Duplicates
 
 FEW = 3  # examples of what is only counted
 MANY = 20  # of what somebody may have to mend
@@ -100,7 +100,7 @@ def prepare(
     print(f"files: {benchmark.cache}")
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: DatasetCheck) -> None:
     print(f"{report.dataset}:")
     for name, count in report.counts.items():
         published = report.expected.get(name)
@@ -144,7 +144,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{len(names):,} ({', '.join(names[:FEW])}{more})"
 
 
-def _complaints(report: Report, whole: str) -> list[str]:
+def _complaints(report: DatasetCheck, whole: str) -> list[str]:
     lines = [f"data set '{report.dataset}' is not usable as it is"]
     for name, (found, published) in report.wrong_counts.items():
         lines.append(f"  {name.replace('_', ' ')}: {found:,} instead of {published:,}")

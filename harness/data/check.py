@@ -58,7 +58,7 @@ class Duplicates:
 
 
 @dataclass(frozen=True)
-class Report:
+class DatasetCheck:
     """What `data check` found out.
 
     Attributes:
@@ -98,7 +98,7 @@ class Report:
         return not (self.wrong_counts or self.missing or self.broken)
 
 
-def check(spec: str, data_root: str = "", listener: Listener = ignore) -> Report:
+def check(spec: str, data_root: str = "", listener: Listener = ignore) -> DatasetCheck:
     """Open and decode every image of a data set, those of test classes too; nothing is scored.
 
     Args:
@@ -146,12 +146,12 @@ def _kinds(encoded: bytes) -> tuple[str, ...]:
     return tuple(kind for kind, is_so in zip(KINDS, are, strict=True) if is_so)
 
 
-def _report(dataset: Dataset, listing: Listing, findings: Sequence[Finding]) -> Report:
+def _report(dataset: Dataset, listing: Listing, findings: Sequence[Finding]) -> DatasetCheck:
     train = _training_classes(dataset, listing)
     sizes = np.bincount(listing.labels, minlength=listing.num_classes)
     smallest, largest = int(sizes.argmin()), int(sizes.argmax())
     names, superclasses = listing.names, listing.superclasses
-    return Report(
+    return DatasetCheck(
         dataset=dataset.name,
         counts=_counts(listing, train),
         expected=dataset.expected,

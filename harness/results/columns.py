@@ -25,6 +25,26 @@ BEFORE = {
         f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say"
     ),
 }
+# Columns that tables and sweeps share: what training cost, under what, made by what.
+COST = {
+    "best_step": "steps to the best checkpoint, mean over models",
+    "ms_per_step": "training time per step, mean over models",
+    "convergence_seconds": "training time to the best checkpoint, mean over models",
+    "train_seconds": "training time of one model, mean",
+    "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
+    "device": "what it was trained on",
+}
+MEASURED_UNDER = {
+    "protocol": "name of the protocol",
+    "dataset": "name of the data set",
+    "trunk": "name of the trunk",
+}
+MADE_BY = {
+    "commit": "of the code, with + if it had been changed; empty for an installed package",
+    "versions": "of Python and the libraries, as JSON",
+    "command": "that wrote the last record",
+}
+
 BEHIND = {
     "dim_concatenated": "size of the concatenated embedding, or of the single model's",
     "dim_separated": "size of one model's embedding",
@@ -44,26 +64,17 @@ BEHIND = {
     "on_bound": "parameters whose best value lies on an end of its range, as JSON",
     "at_step_limit": "share of the models that ended at the step limit and not by patience",
     "instances": "how many proxy problems CCP went through, mean over models; empty for others",
-    "best_step": "steps to the best checkpoint, mean over models",
-    "ms_per_step": "training time per step, mean over models",
-    "convergence_seconds": "training time to the best checkpoint, mean over models",
-    "train_seconds": "training time of one model, mean",
-    "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
-    "device": "what it was trained on",
+    **COST,
     "test_openings": "how often the test classes were opened for this method",
     "queries": "test queries, with those dropped",
     "queries_dropped": "test queries without another image of their class, left out of all scores",
     "missing_images": "images of the data set that were missing or broken and were left out",
-    "protocol": "name of the protocol",
-    "dataset": "name of the data set",
-    "trunk": "name of the trunk",
+    **MEASURED_UNDER,
     "weights": "hash of the trunk's pretrained weights; empty without any",
     "split": "hash of the class split",
     "data_fingerprint": "hash of the trainval images",
     "test_fingerprint": "hash of the test images",
-    "commit": "of the code, with + if it had been changed; empty for an installed package",
-    "versions": "of Python and the libraries, as JSON",
-    "command": "that wrote the last record",
+    **MADE_BY,
 }
 
 

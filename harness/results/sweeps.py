@@ -14,7 +14,7 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.metrics.names import KINDS, LENGTHS, title_of
-from harness.results.columns import in_order
+from harness.results.columns import COST, MADE_BY, MEASURED_UNDER, in_order
 from harness.results.cost import cost_of
 from harness.results.fairness import spread
 from harness.results.latex import escape
@@ -183,21 +183,12 @@ def columns_of(
         **({"test_seeds": "n of the test scores"} if metrics else {}),
         **{column: "what the paper printed, as a part of 1" for column in printed},
         **({READ_OFF: "whether that was read off a plot"} if printed else {}),
-        "best_step": "steps to the best checkpoint, mean over models",
-        "ms_per_step": "training time per step, mean over models",
-        "convergence_seconds": "training time to the best checkpoint, mean over models",
-        "train_seconds": "training time of one model, mean",
-        "peak_memory_mib": "largest, of a GPU or of the process on a CPU",
-        "device": "what it was trained on",
+        **COST,
         "adjusted": "parameters that the method changed: given, used and why, as JSON",
         "failure": "why there is no score",
-        "protocol": "name of the protocol",
-        "dataset": "name of the data set",
-        "trunk": "name of the trunk",
+        **MEASURED_UNDER,
         "params": "all parameters, as JSON",
-        "commit": "of the code, with + if it had been changed; empty for an installed package",
-        "versions": "of Python and the libraries, as JSON",
-        "command": "that wrote the last record",
+        **MADE_BY,
     }
 
 

@@ -21,6 +21,9 @@ from harness.results.stats import average_ranks, critical_difference, mean_and_i
 
 METRIC = "map_at_r"
 
+# Kinds of rows that are ranked together: all others had other weights to choose from.
+JUDGED = ("reproduction", "naive")
+
 VERSION = "@"  # behind the name of a user's own loss, before the hash of its file
 
 
@@ -90,9 +93,7 @@ def read_tables(
     tables = []
     for place in sorted(places):
         more = None if stored is None else stored / place
-        rows = [
-            row for row in read_rows(results / place, problems, more) if row[0].kind != "single"
-        ]
+        rows = [row for row in read_rows(results / place, problems, more) if row[0].kind in JUDGED]
         if rows:
             identity = rows[0][0].identity
             tables.append(

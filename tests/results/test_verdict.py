@@ -16,6 +16,7 @@ from harness import registry
 from harness.cli import main
 from harness.errors import HarnessError
 from harness.results.questions import OLD, SYSTEMS
+from harness.results.records import TEST_SELECTED
 from harness.results.stats import critical_difference, holm
 from harness.results.verdict import (
     Outcome,
@@ -155,6 +156,20 @@ def test_average_ranks_get_a_critical_difference_from_three_tables_on(tmp_path: 
     assert dict(zip(ranks.methods, ranks.ranks, strict=True)) == pytest.approx(
         {"a": 1.0, "b": 7 / 3, "c": 8 / 3}
     )
+
+
+def test_one_large_model_is_not_judged(tmp_path: Path) -> None:
+    put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    put_scores(tmp_path, "ccp-c2", scores_around(0.60, 1), kind="single")
+    (table,) = tables_in(tmp_path)
+    assert list(table.rows) == ["ms"]
+
+
+def test_what_was_selected_on_the_test_classes_is_not_judged(tmp_path: Path) -> None:
+    protocol = {**make_record().identity["protocol"], "name": "classic", "select": "test"}
+    put_scores(tmp_path, "ms", scores_around(0.40, 0), kind=TEST_SELECTED, protocol=protocol)
+    with pytest.raises(HarnessError, match="no records in"):
+        tables_in(tmp_path)
 
 
 def command(results: Path, *arguments: str) -> int:
