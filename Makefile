@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test fast lint format
+.PHONY: demo test fast faults lint format
 
 demo: $(INSTALLED)
 	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
@@ -15,6 +15,11 @@ test: $(INSTALLED)
 
 fast: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow"
+
+# Every call of the system fails once, and a thousand kills; `make test` takes a sample of both.
+faults: $(INSTALLED)
+	HARNESS_FAULTS=every HARNESS_KILL_ROUNDS=42 $(BIN)/python -m pytest -q -n auto --dist load \
+		tests/faults tests/end_to_end/test_kill.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

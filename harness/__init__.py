@@ -2,8 +2,8 @@
 
 `search`, `evaluate`, `train`, `sweep`, `compare` and `verdict` do what the commands of these names
 (`eval`) do, and return what those print. All but the last two take by name any setting of
-`harness.config.RunConfig`. Workers are processes of their own: a script calls these functions below
-`if __name__ == "__main__":`.
+`harness.config.RunConfig`. Workers are processes of their own, which never run the script that
+started them.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set or a protocol of yours.
@@ -11,13 +11,14 @@ The classes of the losses can be had from here or from `losses`: `from harness i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
     from harness.config import Settings
     from harness.results.compare import Comparison
-    from harness.results.leaderboard import Leaderboard
+    from harness.results.leaderboard import Leaderboards
     from harness.results.records import FoldRecord
     from harness.results.sweeps import SweepTable
     from harness.searching.summary import SearchSummary
@@ -63,10 +64,11 @@ def evaluate(
     metrics: Sequence[str] = (),
     single: bool = False,
     **settings: Unpack[Settings],
-) -> list[Leaderboard]:
+) -> Leaderboards:
     """Evaluate finished searches, of some losses or all, and write their tables.
 
-    The best parameters are trained again with new seeds; then the test classes are opened.
+    The best parameters are trained again with new seeds; then the test classes are opened. What
+    could not be evaluated is in `.problems` of the list that is returned, and a warning each.
 
     Args:
         loss: name or names; all that were searched if there is none.
@@ -85,9 +87,11 @@ def evaluate(
     forget_listings()
     losses = [loss] if isinstance(loss, str) else loss
     done = evaluate(losses, {**settings}, metrics=parse_metrics(metrics), single=single)
-    boards = [leaderboard.build(table) for table in done.tables]
+    boards = leaderboard.Leaderboards(map(leaderboard.build, done.tables), done.problems)
     for board in boards:
         leaderboard.write(board)
+    for problem in done.problems:
+        warnings.warn(problem, stacklevel=2)
     return boards
 
 

@@ -13,6 +13,18 @@ class HarnessError(Exception):
     """Says what is wrong, what would be right, and what to do next."""
 
 
+class MachineError(HarnessError):
+    """No fault of a method: of a disk, of memory, of a device, of a missing or damaged file."""
+
+
+class OutOfMemory(MachineError):
+    """Memory was short, of the device or of the machine; it may be there the next time."""
+
+
+class DeviceLost(MachineError):
+    """This process can do no more on its device; a new process may."""
+
+
 @contextmanager
 def refusing(what: str = "") -> Iterator[None]:
     """Turn the ValueError of who refuses a value into the error that the user is shown.

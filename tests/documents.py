@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "losses" / "README.md",
     ROOT / "results" / "README.md",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness.errors import HarnessError
+from harness.errors import DeviceLost, HarnessError
 from harness.system.progress import Listener, Prepared
 
 
@@ -35,3 +37,13 @@ def die(job: Any, device: str, listener: Listener) -> None:
 
 def complain(job: Any, device: str, listener: Listener) -> None:
     raise HarnessError("what the user can mend")
+
+
+def lose_the_device(job: tuple[str, int], device: str, listener: Listener) -> None:
+    """The first so many processes do, each leaving a file; later ones do their work."""
+    folder, count = job
+    for number in range(count):
+        with suppress(FileExistsError):
+            Path(folder, str(number)).touch(exist_ok=False)
+            raise DeviceLost("the device failed: gone")
+    listener(Prepared(method="at last", dataset="", action="asking", done=1, total=1))

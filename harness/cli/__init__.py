@@ -13,6 +13,7 @@ from harness.cli.compare import compare
 from harness.cli.cost import cost
 from harness.cli.dashboard import dashboard
 from harness.cli.data import data
+from harness.cli.display import printable
 from harness.cli.embed import embed
 from harness.cli.eval import evaluate
 from harness.cli.leaderboard import leaderboard
@@ -20,6 +21,7 @@ from harness.cli.list import list_
 from harness.cli.merge import merge
 from harness.cli.plot import plot
 from harness.cli.report import report
+from harness.cli.retry import retry
 from harness.cli.search import search
 from harness.cli.show import show
 from harness.cli.submit import submit
@@ -28,6 +30,7 @@ from harness.cli.tables import tables
 from harness.cli.train import train
 from harness.cli.verdict import verdict
 from harness.errors import HarnessError
+from harness.system.files import naming_disk_trouble
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
 
@@ -40,6 +43,7 @@ app = typer.Typer(
 )
 app.command()(search)
 app.command()(submit)
+app.command()(retry)
 app.command("eval")(evaluate)
 app.command()(sweep)
 app.command()(cost)
@@ -61,7 +65,8 @@ app.add_typer(data, name="data")
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code: 2 for what the user can mend, 130 for Ctrl-C."""
     try:
-        code = app(args=arguments, standalone_mode=False, prog_name="harness")
+        with naming_disk_trouble():
+            code = app(args=arguments, standalone_mode=False, prog_name="harness")
     except HarnessError as error:
         _complain(str(error))
         return 2
@@ -76,4 +81,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _complain(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)

@@ -21,6 +21,7 @@ from harness.system.progress import (
     Stopping,
     Tested,
     TrialEnded,
+    TrialReturned,
     Validated,
 )
 
@@ -28,6 +29,19 @@ STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
 
 # Work on images before any training, and what they are afterwards.
 PREPARED = {"decoding": "decoded", "encoding": "encoded by the trunk"}
+
+
+def plain_console(**options: Any) -> Console:
+    """A terminal to which text is text: neither markup nor emoji, whoever wrote it."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+def printable(text: str) -> str:
+    """The text with what would steer a terminal spelt out."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def _placed(event: Placed) -> str:
@@ -59,7 +73,7 @@ class Lines:
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
         self.pace = Pace()
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+        self.console = plain_console(stderr=True, soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +84,7 @@ class Lines:
     def __call__(self, event: Event) -> None:
         text = self._text(event)
         if text:
-            self.console.print(text)
+            self.console.print(printable(text))
 
     def _text(self, event: Event) -> str:
         match event:
@@ -83,6 +97,9 @@ class Lines:
             case Validated() if self.verbose:
                 where = f"fold {event.fold}, step {event.step}/{event.max_steps}"
                 return f"{event.method}: {where}, best so far {_score(event.best)}"
+            case TrialReturned():
+                place = f"{event.method}: trial {event.trial}/{event.trials}"
+                return f"{place} will be run again: {event.reason}"
             case TrialEnded():
                 return self._trial(event)
             case ModelEnded():
@@ -136,12 +153,12 @@ class Bars:
 
     def __init__(self) -> None:
         self.bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(compact=True),
-            console=Console(stderr=True),
+            console=plain_console(stderr=True),
         )
         self.tasks: dict[str, TaskID] = {}
 
@@ -160,9 +177,9 @@ class Bars:
     def __call__(self, event: Event) -> None:
         match event:
             case Stopping():
-                self.bars.print(STOPPING)
+                self._say(STOPPING)
             case Placed():
-                self.bars.print(_placed(event))
+                self._say(_placed(event))
             case Prepared():
                 title = f"{event.action} {event.dataset}"
                 self._show(title, event.done, event.total, "images")
@@ -170,12 +187,14 @@ class Bars:
                 title = f"  worker {event.worker}: {event.method} {event.unit}"
                 note = f"fold {event.fold}, best so far {_score(event.best)}"
                 self._show(title, event.step, event.max_steps, note, f"worker {event.worker}")
+            case TrialReturned():
+                self._say(f"{event.method} {event.trial} will be run again: {event.reason}")
             case TrialEnded() if event.reason:
-                self.bars.print(f"{event.method} {event.trial} failed: {event.reason}")
+                self._say(f"{event.method} {event.trial} failed: {event.reason}")
             case ModelEnded() if event.reason:
-                self.bars.print(f"{event.method} {event.reproduction} failed: {event.reason}")
+                self._say(f"{event.method} {event.reproduction} failed: {event.reason}")
             case PointEnded() if event.reason:
-                self.bars.print(f"{event.method} {event.values} failed: {event.reason}")
+                self._say(f"{event.method} {event.values} failed: {event.reason}")
             case PointEnded():
                 note = f"points, last {_score(event.score)}"
                 self._show("sweep", event.point, event.points, note)
@@ -186,7 +205,11 @@ class Bars:
                 note = f"reproductions, last {_score(event.score)}"
                 self._show(event.method, event.reproduction, event.reproductions, note)
 
+    def _say(self, text: str) -> None:
+        self.bars.print(printable(text))
+
     def _show(self, text: str, done: int, total: int, note: str, key: str = "") -> None:
+        text = printable(text)
         key = key or text
         if key not in self.tasks:
             self.tasks[key] = self.bars.add_task(text, total=total, note=note)

@@ -11,6 +11,7 @@ import typer
 from harness.cli import options
 from harness.cli.leaderboard import Published, show_tables
 from harness.cli.options import progress, read_values
+from harness.errors import HarnessError
 
 Metrics = Annotated[
     list[str] | None,
@@ -60,6 +61,7 @@ def evaluate(
 
     Without flags, every search in --runs-dir; nothing is done twice. With --preset, or under a
     protocol that leaves nothing to search, a fixed configuration without any search.
+    Exit code 2 if something could not be evaluated; the tables then hold the rest.
 
     $ harness eval --loss proxyanchor --dataset glyphs
 
@@ -79,8 +81,10 @@ def evaluate(
     with progress(verbose) as listener:
         done = run_evaluation(losses, values, listener, parse_metrics(wanted), single_512)
     results = Path(values.get("results_dir", RunConfig.results_dir))
-    show_tables(done.tables, results, published, done.problems)
+    show_tables(done.tables, results, published)
     folders = {"results_dir": "--results-dir", "runs_dir": "--runs-dir"}
     where = [word for key, flag in folders.items() if key in values for word in (flag, values[key])]
     command = shlex.join(["harness", "report", *where])
     print(f"a page about all of it: {command} (with --pictures: images, too)")
+    if done.problems:
+        raise HarnessError("\n  ".join(["not everything could be evaluated:", *done.problems]))

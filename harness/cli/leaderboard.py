@@ -112,19 +112,20 @@ def _print_beside(table: Path, numbers: Path) -> None:
 
 def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) -> None:
     """A table on the terminal; if it is too narrow, only columns that begin with a narrow name."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from harness.cli.display import plain_console
+
     needed = 1 + sum(max(len(column), *rows[column].str.len()) + 3 for column in rows.columns)
     # A file has room for the whole table.
-    console = Console(width=None if sys.stdout.isatty() else max(needed, 100))
+    console = plain_console(width=None if sys.stdout.isatty() else max(needed, 100))
     if narrow and needed > console.width:
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
     table = Table(title=Text(title), title_justify="left")  # as it stands: brackets are no markup
     for column in rows.columns:
         left = column in ("method", "pair", "parameters", "source")
-        table.add_column(column, justify="left" if left else "right", overflow="fold")
+        table.add_column(Text(column), justify="left" if left else "right", overflow="fold")
     for row in rows.astype(str).to_numpy():
         table.add_row(*map(Text, row))
     console.print(table)

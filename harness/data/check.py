@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from harness import registry
 from harness.data.duplicates import alike_groups, equal_groups, thumbnail
-from harness.datasets.dataset import Dataset, Listing, decode_rgb
+from harness.data.image_cache import check_resized
+from harness.datasets.dataset import Dataset, Listing, decode_rgb, open_image
 from harness.system.progress import Listener, Prepared, ignore
 
+PROTOCOL = "mlrc"  # to whose size images must be resizable
 BLOCK = 1000  # images handed to the threads at once, so that Ctrl-C need not wait for all
 
 GREY = {"1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"}
@@ -108,16 +108,19 @@ def check(spec: str, data_root: str = "", listener: Listener = ignore) -> Datase
     """
     dataset, path = registry.load_dataset(spec)
     listing = registry.list_images(dataset, path, data_root)
-    findings = list(_examine_all(dataset.name, listing, listener))
+    short_side = registry.load_protocol(PROTOCOL, dataset.name).resize
+    findings = list(_examine_all(dataset.name, listing, short_side, listener))
     return _report(dataset, listing, findings)
 
 
-def _examine_all(name: str, listing: Listing, listener: Listener) -> Iterator[Finding]:
+def _examine_all(
+    name: str, listing: Listing, short_side: int, listener: Listener
+) -> Iterator[Finding]:
     """One finding per image, in the order of the listing; none of a missing file is known."""
     missing, total = set(listing.missing), len(listing.names)
 
     def examine(index: int) -> Finding:
-        return Finding() if index in missing else _examine(listing, index)
+        return Finding() if index in missing else _examine(listing, index, short_side)
 
     # Threads suffice: Pillow's decoders and hashlib let the others run meanwhile.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -127,11 +130,12 @@ def _examine_all(name: str, listing: Listing, listener: Listener) -> Iterator[Fi
             listener(Prepared(dataset=name, action="decoding", done=block.stop, total=total))
 
 
-def _examine(listing: Listing, index: int) -> Finding:
+def _examine(listing: Listing, index: int, short_side: int) -> Finding:
     encoded = b""
     try:
         encoded = listing.read(index)
         image = listing.decode(encoded)
+        check_resized(image, short_side)
         kinds = _kinds(encoded) if listing.decode is decode_rgb else ()
     except Exception as error:  # whatever a decoder stumbles over, the file is at fault
         digest = hashlib.sha256(encoded).digest() if encoded else b""
@@ -140,7 +144,7 @@ def _examine(listing: Listing, index: int) -> Finding:
 
 
 def _kinds(encoded: bytes) -> tuple[str, ...]:
-    with Image.open(io.BytesIO(encoded)) as image:
+    with open_image(encoded) as image:
         mode, transparent = image.mode, "transparency" in image.info
     are = (mode in GREY, mode == "CMYK", mode in PALETTE, mode in ALPHA or transparent)
     return tuple(kind for kind, is_so in zip(KINDS, are, strict=True) if is_so)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from harness.data.loading import Loader
 from harness.system.files import build_cache, check_room, read_json, write_json
 
 BLOCK = 64  # images per step of the trunk
+CHECKED_BYTES = 2**28  # features up to so many are compared with their checksum when opened
 AHEAD = 64  # batches drawn together: 0.11 ms each instead of 0.25 with those of CUB
 
 Encode = Callable[[Tensor], Tensor]  # images for evaluation -> (n, width) features
@@ -76,35 +78,50 @@ def open_features(
         encode, loader = build_encoder()  # before the images: it takes seconds, they may take hours
         _compute(work, open_images(), encode, loader, report)
 
-    build_cache(folder, build)
-    return Features(
-        fingerprint=read_json(folder / "meta.json")["fingerprint"],
-        indices=np.load(folder / "indices.npy").tolist(),
-        # As a plain array: indexing a memmap object costs more.
-        values=np.asarray(np.load(folder / "features.npy", mmap_mode="r")),
-    )
+    return build_cache(folder, build, _read)
+
+
+def _read(folder: Path) -> Features:
+    """The features in a folder; what does not fit together is damaged."""
+    meta = read_json(folder / "meta.json")
+    indices = np.load(folder / "indices.npy")
+    # As a plain array: indexing a memmap object costs more.
+    values = np.asarray(np.load(folder / "features.npy", mmap_mode="r"))
+    if values.ndim != 2 or values.dtype != np.float32 or indices.shape != values.shape[:1]:
+        raise ValueError("features.npy and indices.npy do not fit each other")
+    if values.nbytes <= CHECKED_BYTES and meta.get("crc32", _checksum(indices, values)) != (
+        _checksum(indices, values)
+    ):
+        raise ValueError("the checksum of features.npy is another")
+    return Features(str(meta["fingerprint"]), indices.tolist(), values)
+
+
+def _checksum(indices: np.ndarray, values: np.ndarray) -> int:
+    return zlib.crc32(values.data, zlib.crc32(indices.astype("<i8").tobytes()))
 
 
 @torch.no_grad()
 def _compute(
     work: Path, images: Source, encode: Encode, loader: Loader, report: OnProgress
 ) -> None:
-    indices = list(images.indices)
-    done = 0
+    indices = np.array(images.indices)
+    done, checksum = 0, zlib.crc32(indices.astype("<i8").tobytes())
     # Written piece by piece: a full disk kills who writes to a memory map.
     with open(work / "features.npy", "wb") as file:
-        for block in loader.load(Blocks(images, indices, size=BLOCK)):
+        for block in loader.load(Blocks(images, indices.tolist(), size=BLOCK)):
             values = encode(block).float().cpu().numpy()
             if done == 0:
                 check_room(work, len(indices) * values[0].nbytes, "the features of this part")
                 _write_header(file, (len(indices), values.shape[1]))
-            file.write(values.astype("<f4").tobytes())
+            written = values.astype("<f4").tobytes()
+            file.write(written)
+            checksum = zlib.crc32(written, checksum)
             done += len(values)
             report(done, len(indices))
         file.flush()
         os.fsync(file.fileno())
-    np.save(work / "indices.npy", np.array(indices))
-    write_json(work / "meta.json", {"fingerprint": images.fingerprint})
+    np.save(work / "indices.npy", indices)
+    write_json(work / "meta.json", {"fingerprint": images.fingerprint, "crc32": checksum})
 
 
 def _write_header(file: IO[bytes], shape: tuple[int, int]) -> None:

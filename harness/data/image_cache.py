@@ -8,25 +8,38 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import numpy as np
 from PIL import Image
 
-from harness.datasets.dataset import Listing
-from harness.errors import HarnessError
+from harness.datasets.dataset import Listing, check_size
+from harness.errors import HarnessError, MachineError
 from harness.system.files import build_cache, check_room, read_json, write_json
+from harness.typed import convert
 
 CACHE_VERSION = 3  # of the format below: raises when cached pixels would differ
 BLOCK = 256  # images decoded before they are written
 SAMPLE = 64  # images whose size is looked at to estimate that of the cache
 SHOWN = 5  # broken images named in a message
+MAX_RESIZED = 2**25  # pixels of a resized image: 100 MB; a thin one becomes large
 
 OnProgress = Callable[[int, int], None]
 
 
 def no_progress(done: int, total: int) -> None:
     """The report of who does not listen."""
+
+
+class _Meta(TypedDict):
+    """What meta.json says of a part.
+
+    Attributes:
+        broken: name of an image -> why it cannot be decoded.
+    """
+
+    fingerprint: str
+    broken: dict[str, str]
 
 
 class ImageStore(Protocol):
@@ -95,16 +108,26 @@ class ImageFiles:
         return self.listing.channels
 
     def image(self, listing_index: int) -> np.ndarray:
-        encoded = self.listing.read(listing_index)
+        try:
+            encoded = self.listing.read(listing_index)
+        except OSError as error:
+            raise _unread(self.listing, listing_index, error) from error
         try:
             return _pixels(self.listing, encoded, self.short_side)
         except UNDECODABLE as error:
             name = self.listing.names[listing_index]
-            raise HarnessError(f"cannot decode image '{name}': {error}") from error
+            raise MachineError(f"cannot decode image '{name}': {error}") from error
 
 
 # What Pillow raises for files that are no images, cut short or too large.
 UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+
+# What is a matter of one file, and not of the disk.
+UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
+
+
+def _unread(listing: Listing, index: int, error: OSError) -> MachineError:
+    return MachineError(f"cannot read image '{listing.names[index]}': {error.strerror or error}")
 
 
 def open_store(
@@ -129,23 +152,48 @@ def open_store(
     def build(work: Path) -> None:
         if decoded:
             _check_space(listing, indices, short_side, work)
-        _write(listing, indices, short_side, decoded, work, report)
+        images = _decoded(listing, indices, short_side, allow_broken)
+        _write(listing, indices, images, decoded, work, report)
 
     folder = cache_dir / store_key(listing, indices, short_side, decoded)
-    build_cache(folder, build)
-    meta = read_json(folder / "meta.json")
-    if meta["broken"] and not allow_broken:
-        raise HarnessError(_broken_message(meta["broken"]))
-    readable = [i for i in indices if listing.names[i] not in meta["broken"]]
+    found = build_cache(folder, build, lambda folder: _read(folder, listing, indices, decoded))
+    if found.broken and not allow_broken:
+        raise HarnessError(_broken_message(found.broken))
     if not decoded:
-        return ImageFiles(meta["fingerprint"], readable, listing, short_side)
+        return ImageFiles(found.fingerprint, found.readable, listing, short_side)
     return CachedImages(
-        fingerprint=meta["fingerprint"],
-        position={listing_index: row for row, listing_index in enumerate(readable)},
-        index=np.load(folder / "index.npy"),
-        pixels=_mapped(folder / "pixels.u8"),
+        fingerprint=found.fingerprint,
+        position={listing_index: row for row, listing_index in enumerate(found.readable)},
+        index=found.index,
+        pixels=found.pixels,
         channels=listing.channels,
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a folder of the cache holds; index and pixels are empty where they are not kept."""
+
+    fingerprint: str
+    broken: dict[str, str]
+    readable: list[int]
+    index: np.ndarray
+    pixels: np.ndarray
+
+
+def _read(folder: Path, listing: Listing, indices: Sequence[int], decoded: bool) -> _Found:
+    """Open a folder of the cache; one whose files do not fit each other is damaged."""
+    meta = convert(read_json(folder / "meta.json"), _Meta, "meta.json")
+    readable = [i for i in indices if listing.names[i] not in meta["broken"]]
+    index = np.load(folder / "index.npy").reshape(-1, 3)
+    pixels = _mapped(folder / "pixels.u8")
+    sizes = index[:, 1] * index[:, 2] * listing.channels
+    ends = np.cumsum(sizes)
+    if len(index) != (len(readable) if decoded else 0) or (index[:, 1:] < 1).any():
+        raise ValueError(f"index.npy has {len(index)} images of {len(readable)}")
+    if not np.array_equal(index[:, 0], ends - sizes) or pixels.size != sizes.sum():
+        raise ValueError(f"pixels.u8 has {pixels.size} bytes instead of {sizes.sum()}")
+    return _Found(meta["fingerprint"], meta["broken"], readable, index, pixels)
 
 
 def _mapped(path: Path) -> np.ndarray:
@@ -178,10 +226,14 @@ def _broken_message(broken: dict[str, str]) -> str:
     )
 
 
+# Digest of a file, its pixels, and why there are none.
+Decoded = tuple[bytes, np.ndarray | None, str | None]
+
+
 def _write(
     listing: Listing,
     indices: Sequence[int],
-    short_side: int,
+    images: Iterator[Decoded],
     keep: bool,
     work: Path,
     report: OnProgress,
@@ -191,7 +243,6 @@ def _write(
     broken: dict[str, str] = {}
     offset = 0
     with open(work / "pixels.u8", "wb") as file:
-        images = _decoded(listing, indices, short_side)
         for done, (i, (content, pixels, reason)) in enumerate(zip(indices, images, strict=True)):
             if reason is not None:
                 broken[listing.names[i]] = reason
@@ -208,15 +259,22 @@ def _write(
     write_json(work / "meta.json", {"fingerprint": digest.hexdigest()[:24], "broken": broken})
 
 
-Decoded = tuple[bytes, np.ndarray | None, str | None]
+def _decoded(
+    listing: Listing, indices: Sequence[int], short_side: int, allow_broken: bool
+) -> Iterator[Decoded]:
+    """Digest of each file, its pixels, and why there are none.
 
-
-def _decoded(listing: Listing, indices: Sequence[int], short_side: int) -> Iterator[Decoded]:
-    """Digest of each file, its pixels, and why there are none."""
+    What keeps a file from being read may be over the next time, and is not to be remembered.
+    """
 
     def decode(index: int) -> Decoded:
         try:
             encoded = listing.read(index)
+        except OSError as error:
+            if not (allow_broken and isinstance(error, UNREADABLE)):
+                raise _unread(listing, index, error) from error
+            return b"", None, error.strerror or str(error)
+        try:
             return hashlib.sha256(encoded).digest(), _pixels(listing, encoded, short_side), None
         except UNDECODABLE as error:
             return b"", None, str(error)
@@ -247,10 +305,20 @@ def _check_space(listing: Listing, indices: Sequence[int], short_side: int, work
 
 def _pixels(listing: Listing, encoded: bytes, short_side: int | None) -> np.ndarray:
     image = listing.decode(encoded)
-    size = image.size if short_side is None else resized(*image.size, short_side)
+    size = check_resized(image, short_side)
     if size != image.size:
         image = image.resize(size, Image.Resampling.BILINEAR)
     return np.asarray(image).reshape(size[1], size[0], listing.channels)
+
+
+def check_resized(image: Image.Image, short_side: int | None) -> tuple[int, int]:
+    """Width and height that an image is resized to; ValueError if it would take all memory."""
+    if short_side is None:  # it stays as it is
+        return image.size
+    size = resized(*image.size, short_side)
+    before = f"{image.width:,} x {image.height:,}"
+    check_size(*size, MAX_RESIZED, f"resized from {before} to a short side of {short_side}, it")
+    return size
 
 
 def resized(width: int, height: int, short_side: int) -> tuple[int, int]:

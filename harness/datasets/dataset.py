@@ -4,22 +4,61 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+# Those that photographs come in. Pillow knows thirty more, some of which run other programs.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+MAX_PIXELS = 2**27  # of an image as its file has it: 400 MB in memory
+
+
+def open_image(encoded: bytes) -> Image.Image:
+    """The image in an encoded file, of one of FORMATS and of a size that can be decoded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # we say what is too large
+        try:
+            image = Image.open(io.BytesIO(encoded), formats=_formats())
+        except UnidentifiedImageError:  # whose text is about our buffer
+            known = ", ".join(FORMATS)
+            said = f"no image of a known format ({known})" if encoded else "the file is empty"
+            raise ValueError(said) from None
+        except Image.DecompressionBombError:
+            raise ValueError(f"it has more than {MAX_PIXELS:,} pixels") from None
+    check_size(*image.size, MAX_PIXELS)
+    return image
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of FORMATS that this build of Pillow has."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def check_size(width: int, height: int, most: int, what: str = "it") -> None:
+    """Refuse a picture that would take all of the memory."""
+    if width * height > most:
+        raise ValueError(f"{what} has {width:,} x {height:,} pixels, more than {most:,}")
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file is named as images of FORMATS are."""
+    known = Image.registered_extensions()
+    return known.get(os.path.splitext(name)[1].lower()) in FORMATS
+
 
 def decode_rgb(encoded: bytes) -> Image.Image:
     """The image in an encoded file, as RGB."""
-    try:
-        image: Image.Image = Image.open(io.BytesIO(encoded))
-    except UnidentifiedImageError:  # whose text is about our buffer
-        raise ValueError("no image" if encoded else "the file is empty") from None
+    image = open_image(encoded)
     if image.mode in ("I", "F"):
         raise ValueError("its values have no known range; save it with 8 bits per channel")
     if image.mode.startswith("I;16"):  # which convert would clip at 255, not scale
@@ -101,7 +140,6 @@ def list_files(
     paths: Sequence[str],
     labels: np.ndarray,
     class_names: Sequence[str],
-    seen: bool = False,
     **facts: Any,
 ) -> Listing:
     """A listing of image files; those that are not there are listed as missing.
@@ -111,7 +149,6 @@ def list_files(
         paths: of the files on this machine.
         labels: as in Listing.
         class_names: as in Listing.
-        seen: whether the paths come from the folders themselves, which are then not read again.
         facts: other fields of Listing.
     """
 
@@ -128,7 +165,7 @@ def list_files(
         class_names=tuple(class_names),
         read=read,
         stamp=stamp,
-        missing=() if seen else _missing(paths),
+        missing=_missing(paths),
         **facts,
     )
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from harness.datasets.dataset import Dataset, Listing, files_in, list_files
+from harness.datasets.dataset import Dataset, Listing, is_image_name, list_files
 
 LAYOUT = "PATH/<class name>/<image>, one folder per class"
+SHOWN = 5  # misplaced images named in a message
+
+# What systems leave in folders: such are neither classes nor images.
+HIDDEN = (".", "__MACOSX", "@eaDir")
 
 
 def list_images(root: Path | None) -> Listing:
@@ -21,20 +25,55 @@ def list_images(root: Path | None) -> Listing:
 
 
 def list_class_folders(root: Path) -> Listing:
-    """Every image in the folders of `root`; folders without one are no classes."""
-    Image.init()  # so that the extensions of all formats are known
+    """Every image in the folders of `root`; folders without one are no classes.
+
+    A link to nothing is listed, as missing. An image beside the class folders, or deeper than they
+    are, is of no class: it is refused, not left out.
+    """
+    misplaced, classes = _images_and_folders(root)
     found: dict[str, list[str]] = {}
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        images = [n for n in files_in(str(folder)) if Path(n).suffix.lower() in Image.EXTENSION]
+    for name in classes:
+        images, deeper = _images_and_folders(root / name)
         if images:
-            found[folder.name] = sorted(images)
+            found[name] = images
+        for folder in deeper:
+            misplaced += _images_below(root, f"{name}/{folder}")
+    if misplaced:
+        raise ValueError(_misplaced_message(root, misplaced))
     if not found:
         raise ValueError(f"no images in the folders of {root}\n  expected: {LAYOUT}")
     names = [f"{folder}/{image}" for folder, images in found.items() for image in images]
     counts = [len(images) for images in found.values()]
     labels = np.repeat(np.arange(len(found)), counts)
     paths = [f"{root}/{name}" for name in names]
-    return list_files(names, paths, labels, list(found), seen=True)
+    return list_files(names, paths, labels, list(found))
+
+
+def _images_and_folders(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the images in a folder, links to nothing among them, and of the folders in it."""
+    with os.scandir(folder) as entries:
+        seen = [entry for entry in entries if not entry.name.startswith(HIDDEN)]
+    folders = {entry.name for entry in seen if entry.is_dir()}
+    images = [e.name for e in seen if e.name not in folders and is_image_name(e.name)]
+    return sorted(images), sorted(folders)
+
+
+def _images_below(root: Path, name: str) -> list[str]:
+    images, deeper = _images_and_folders(root / name)
+    below = [path for folder in deeper for path in _images_below(root, f"{name}/{folder}")]
+    return [*(f"{name}/{image}" for image in images), *below]
+
+
+def _misplaced_message(root: Path, images: list[str]) -> str:
+    more = [f"  and {len(images) - SHOWN} more"] if len(images) > SHOWN else []
+    return "\n".join(
+        [
+            f"{len(images)} images in {root} are in no class folder:",
+            *(f"  {image}" for image in images[:SHOWN]),
+            *more,
+            f"  expected: {LAYOUT}; move them there, or away",
+        ]
+    )
 
 
 DATASETS = (Dataset("folder", "your images: a folder of class folders, folder:PATH", list_images),)

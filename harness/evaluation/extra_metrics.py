@@ -20,20 +20,17 @@ def missing_metrics(path: Path, metrics: Sequence[str]) -> list[str]:
     return [metric for metric in metrics if metric not in known]
 
 
-def add_metrics(
-    path: Path, metrics: Sequence[str], embed: Callable[[], TestEmbeddings], locks: Path
-) -> None:
+def add_metrics(path: Path, metrics: Sequence[str], embed: Callable[[], TestEmbeddings]) -> None:
     """Measure what is missing of a run, which opens the test classes once more.
 
     Args:
         path: of the run's TestRecord.
         embed: opens the test classes and embeds them as the run did.
-        locks: folder of the lock that keeps other workers from doing the same.
     """
     if not path.exists() or not missing_metrics(path, metrics):
         return
     try:
-        with FileLock(record_lock(locks, path, "metrics"), timeout=0):
+        with FileLock(record_lock(path, "metrics"), timeout=0):
             missing = missing_metrics(path, metrics)
             if missing:
                 _measure(path, missing, embed)

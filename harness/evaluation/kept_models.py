@@ -19,6 +19,7 @@ from harness.results.ledger import note_test_opening
 from harness.results.records import Identity, TestRecord
 from harness.searching.found import find_searches
 from harness.system.device import choose_device, cpu_threads
+from harness.system.trouble import trouble_in
 from harness.training.embed import concatenate, embed_with
 from harness.training.replay import replayed
 from harness.training.trial import units_of
@@ -81,11 +82,12 @@ def embed_test(opened: Opened, units: Sequence[Unit], weights: str = WEIGHTS) ->
 def _load(unit: Unit, device: torch.device, weights: str) -> Model:
     try:
         return unit.load_model(device, weights)
-    except Exception as error:  # whatever torch makes of a broken file
+    except (ValueError, RuntimeError, FileNotFoundError) as error:
+        if trouble_in(error) is not None and not isinstance(error, FileNotFoundError):
+            raise
         raise HarnessError(
-            f"the weights of fold {unit.fold} in {unit.folder} cannot be read "
-            f"({type(error).__name__}); with the folder moved away, a run that was not tested yet "
-            "is trained again"
+            f"the weights of fold {unit.fold + 1} in {unit.folder} cannot be read ({error}); with "
+            "the folder moved away, a run that was not tested yet is trained again"
         ) from None
 
 

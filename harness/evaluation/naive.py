@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from filelock import FileLock
 from sklearn.decomposition import PCA
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from harness.experiment import Experiment, digest_of
 from harness.metrics import retrieval
 from harness.model.build import build_trunk
 from harness.model.network import NORMALIZERS
-from harness.results.layout import record_path
+from harness.results.layout import record_lock, record_path
 from harness.results.ledger import note_test_opening
 from harness.results.provenance import provenance
 from harness.results.records import Identity, TestRecord
@@ -70,19 +71,20 @@ class _NaiveRow:
     def write(self, listener: Listener, metrics: Sequence[str]) -> None:
         table = self.experiment.results
         path = record_path(table, self.name, self.digest, self.repetition)
-        if not path.exists():
-            TestRecord(
-                kind="naive",
-                identity=self.identity,
-                params={},
-                repetition=self.repetition,
-                folds=[],
-                search={},
-                provenance=provenance(),
-                **score(self.embed_test(), self.experiment.protocol.test_metrics or ()),
-            ).write(path)
-            listener(Tested(method=self.name))
-        add_metrics(path, metrics, self.embed_test, self.experiment.runs)
+        with FileLock(record_lock(path)):  # of another evaluation, which is done in a moment
+            if not path.exists():
+                TestRecord(
+                    kind="naive",
+                    identity=self.identity,
+                    params={},
+                    repetition=self.repetition,
+                    folds=[],
+                    search={},
+                    provenance=provenance(),
+                    **score(self.embed_test(), self.experiment.protocol.test_metrics or ()),
+                ).write(path)
+                listener(Tested(method=self.name))
+        add_metrics(path, metrics, self.embed_test)
 
     def embed_test(self) -> TestEmbeddings:
         """The test classes in as many principal components as trained embeddings have."""

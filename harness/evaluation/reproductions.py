@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.data.sources import open_part
-from harness.errors import HarnessError
+from harness.errors import DeviceLost, HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.evaluation.naive import evaluate_naive
 from harness.evaluation.replay import Replay
@@ -25,6 +25,7 @@ from harness.searching.samplers import ends_of, grid_size
 from harness.searching.study import check_measures, sampler_of, stored_space
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.progress import Event, Listener, ModelEnded, ignore
+from harness.system.trouble import forgiving
 from harness.system.workers import run_workers, worker_count
 from harness.training.placement import feed, settle
 from losses.method import Space
@@ -192,8 +193,14 @@ def work(jobs: list[Job], device: str, listener: Listener) -> None:
         own = KINDS[experiment.protocol.select]
         for kind in [own, SingleModel] if job.single else [own]:
             for repetition in range(1, experiment.reproductions + 1):
-                run = kind(opened, job, repetition, listener)
-                try:
-                    run.finish()
-                except HarnessError as error:  # of this run alone: the others go on
-                    run.say_model(reason=str(error))
+                _finish(kind(opened, job, repetition, listener))
+
+
+def _finish(run: Run) -> None:
+    """Finish one run; what ends it ends it alone."""
+    try:
+        forgiving(run.finish)
+    except DeviceLost:  # for a new process to go on
+        raise
+    except HarnessError as error:
+        run.say_model(reason=str(error))

@@ -146,7 +146,7 @@ class Run:
             return
         experiment = units[0].experiment
         try:
-            with FileLock(record_lock(experiment.runs, path), timeout=0):
+            with FileLock(record_lock(path), timeout=0):
                 if path.exists():
                     return
                 with cpu_threads(experiment.protocol.threads):
@@ -186,7 +186,7 @@ class Run:
         """Metrics that were asked for beside those of every test."""
         experiment = units[0].experiment
         with cpu_threads(experiment.protocol.threads):
-            add_metrics(path, self.job.metrics, lambda: self.embed(units), experiment.runs)
+            add_metrics(path, self.job.metrics, lambda: self.embed(units))
 
     def note_opening(self) -> None:
         """Write to the ledger that the test classes are being opened, before they are."""

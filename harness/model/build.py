@@ -84,7 +84,7 @@ def check_method(experiment: Experiment) -> None:
         if head is not None:
             attach(loss, head)
         method.make_hook(params)
-    except Exception as error:  # of whatever code the method is
+    except (Exception, SystemExit) as error:  # of whatever code the method is
         given = ", ".join(f"{name}={value}" for name, value in params.items())
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise HarnessError(

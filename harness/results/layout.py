@@ -12,6 +12,7 @@ from pathlib import Path
 
 # Of a table.
 RECORDS = "records"
+LOCKS = ".locks"
 LEDGER = "test_openings.jsonl"
 TEST_CLASSES = "test_classes.json"
 CSV, MARKDOWN, LATEX = "leaderboard.csv", "leaderboard.md", "leaderboard.tex"
@@ -157,9 +158,15 @@ def find_sweeps(results: Path) -> list[Path]:
     return sorted(path.parent for path in (results / SWEEPS).glob(f"*/{PLAN}"))
 
 
-def record_lock(search: Path, record: Path, what: str = "") -> Path:
-    """Held by who makes a record, or `what` beside it; in the runs, which are not shared."""
-    return search / f"{'.'.join(filter(None, [record.stem, what]))}.lock"
+def table_lock(table: Path) -> Path:
+    """Held by who adds to a table, to its ledger, or writes its files; whoever reads needs none."""
+    return table / LOCKS / "table.lock"
+
+
+def record_lock(record: Path, what: str = "") -> Path:
+    """Held by who makes a record, or `what` beside it, whatever run folder it works in."""
+    name = ".".join(filter(None, [record.parent.name, record.stem, what]))
+    return record.parents[2] / LOCKS / f"{name}.lock"
 
 
 def fold_folder(search: Path, digest: str) -> Path:

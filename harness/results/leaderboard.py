@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from filelock import FileLock
 
 from harness.metrics.names import KINDS
 from harness.results.columns import BEST, COUNTS, SAME, UNKNOWN, WORSE, columns_of, in_order
 from harness.results.cost import cost_of
 from harness.results.fairness import not_flat, share_at_limit, spread
 from harness.results.latex import to_latex
-from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN
+from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN, table_lock
 from harness.results.ledger import read_ledger
 from harness.results.provenance import commit_of, versions_of
 from harness.results.records import FoldFacts
@@ -39,6 +40,14 @@ class Leaderboard:
     frame: pd.DataFrame
     problems: list[str]
     rows: list[Row]
+
+
+class Leaderboards(list[Leaderboard]):
+    """Tables, and what could not be evaluated for them, each with the reason."""
+
+    def __init__(self, boards: Iterable[Leaderboard], problems: Sequence[str]) -> None:
+        super().__init__(boards)
+        self.problems = list(problems)
 
 
 def build(folder: Path) -> Leaderboard:
@@ -75,8 +84,9 @@ def write(board: Leaderboard) -> list[Path]:
         LATEX: to_latex(board.frame),
         COLUMNS: describe_columns(board.frame),
     }
-    for name, text in texts.items():
-        write_text(board.folder / name, text)
+    with FileLock(table_lock(board.folder)):
+        for name, text in texts.items():
+            write_text(board.folder / name, text)
     return [board.folder / name for name in texts]
 
 

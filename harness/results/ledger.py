@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import msgspec
+from filelock import FileLock
 
-from harness.results.layout import LEDGER
+from harness.results.layout import LEDGER, table_lock
 from harness.results.provenance import Time, command_line, now
 from harness.results.records import Count
-from harness.system.files import append_line
+from harness.system.files import append_lines
 from harness.typed import convert
 
 
@@ -37,7 +38,8 @@ def note_test_opening(table: Path, method: str, params_digest: str, repetition: 
         "repetition": repetition,
         "command": command_line(),
     }
-    append_line(table / LEDGER, opening)
+    with FileLock(table_lock(table)):
+        append_lines(table / LEDGER, [opening])
 
 
 def read_ledger(path: Path, problems: list[str]) -> list[Opening]:

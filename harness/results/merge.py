@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from filelock import FileLock
+
 from harness.errors import HarnessError
 from harness.results.classes import note_test_classes, read_test_classes
 from harness.results.layout import (
@@ -16,12 +18,13 @@ from harness.results.layout import (
     find_tables,
     run_name,
     run_of_file,
+    table_lock,
     table_path,
 )
 from harness.results.ledger import read_ledger
 from harness.results.records import MetricsRecord
 from harness.results.rows import AnyRecord, difference, key_of, newest_of, read_records
-from harness.system.files import append_line, replacing
+from harness.system.files import append_lines, replacing
 
 
 @dataclass
@@ -56,20 +59,19 @@ def merge(sources: Sequence[Path], results: Path) -> Merged:
     for source in sources:
         for table in find_tables(source):
             target = results / table.relative_to(source)
-            _merge_table(table, target, done)
-            if target not in done.tables and target.exists():
+            theirs = read_records(table, done.refused)
+            if theirs:
+                with FileLock(table_lock(target)):
+                    _merge_table(table, theirs, target, done)
+            if target not in done.tables and (target / RECORDS).exists():
                 done.tables.append(target)
     return done
 
 
-def _merge_table(table: Path, target: Path, done: Merged) -> None:
-    theirs = read_records(table, done.refused)
+def _merge_table(table: Path, theirs: dict[Path, AnyRecord], target: Path, done: Merged) -> None:
     ours = read_records(target, [])
     # As for a leaderboard, the newest record decides which version of the data counts.
-    known = list((ours or theirs).values())
-    if not known:
-        return
-    reference = newest_of(known)
+    reference = newest_of((ours or theirs).values())
     runs = {_run(record): path for path, record in ours.items()}
     foreign = set()
     for path, record in theirs.items():
@@ -143,5 +145,4 @@ def _merge_ledger(
         if (entry["method"], run_name(entry["params"], entry["repetition"])) not in foreign
     ]
     there = [json.dumps(entry, sort_keys=True) for entry in read_ledger(target, [])]
-    for line in (Counter(entries) - Counter(there)).elements():
-        append_line(target, json.loads(line))
+    append_lines(target, map(json.loads, (Counter(entries) - Counter(there)).elements()))

@@ -68,7 +68,7 @@ def command_line() -> str:
     program = Path(sys.argv[0]).name
     if program == "__main__.py":  # python -m harness
         program = "harness"
-    return redact(shlex.join([program, *sys.argv[1:]]))
+    return shlex.join([program, *map(redact, sys.argv[1:])])
 
 
 def commit_of(made: Provenance) -> str:

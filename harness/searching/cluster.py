@@ -16,6 +16,7 @@ from harness.searching.loop import check, search
 from harness.searching.storage import URL_VARIABLE
 from harness.system.cards import VISIBLE, visible_cards
 from harness.system.device import choose_device, device_count
+from harness.system.files import make_folder
 from harness.system.workers import worker_count
 
 
@@ -80,6 +81,8 @@ def submit(configs: Sequence[RunConfig], nodes: Nodes) -> list[Any]:
         _check_shared(config, nodes.count, on_slurm)
         check(config)
     folder = Path(configs[0].runs_dir) / "submitted"
+    make_folder(folder)
+    folder.chmod(0o700)  # its pickles are read back: nobody else may put one there
     executor = submitit.AutoExecutor(folder=folder, cluster="slurm" if on_slurm else "local")
     executor.update_parameters(**_options(nodes, on_slurm))
     tasks = [_for_a_node(config, nodes.count, on_slurm) for config in configs]

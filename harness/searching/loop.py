@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from optuna.trial import TrialState
 from harness.config import RunConfig
 from harness.data.batches import Source
 from harness.data.sources import open_part
+from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
 from harness.results.layout import CONFIG
@@ -25,7 +25,14 @@ from harness.searching.storage import Storage
 from harness.searching.study import Claim, Study, sampler_of, storage_of
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable, write_text
-from harness.system.progress import Listener, TrialEnded, Validated, Waiting, ignore
+from harness.system.progress import (
+    Listener,
+    TrialEnded,
+    TrialReturned,
+    Validated,
+    Waiting,
+    ignore,
+)
 from harness.system.workers import WorkerLost, run_workers, worker_count
 from harness.training.fold import run_fold
 from harness.training.placement import feed, settle
@@ -36,6 +43,9 @@ from harness.training.unit import Unit
 logger = logging.getLogger(__name__)
 
 WAIT = 2.0  # seconds between looks at the trials of others
+
+# So much trouble of the machine, with nothing that went well between, will not pass by itself.
+TROUBLES_IN_A_ROW = 6
 
 
 @dataclass(frozen=True)
@@ -113,9 +123,17 @@ def work(configs: list[RunConfig], device: str, listener: Listener) -> None:
 def _work_on(one: Search, listener: Listener) -> bool:
     """Run trials while there are any to start, then help; False if others are still at some."""
     study = one.study
+    in_a_row = 0
     with study.storage.joined() as worker:
         while (claim := study.claim(worker)) is not None:
-            _run(one, claim, listener)
+            trouble = _run(one, claim, listener)
+            in_a_row = in_a_row + 1 if trouble else 0
+            if trouble and in_a_row == TROUBLES_IN_A_ROW:
+                raise HarnessError(
+                    f"{one.method} meets the same again and again: {trouble}\n"
+                    "  that is no fault of its; once it is mended, repeat the command, and "
+                    f"`harness retry {one.method}` for trials that failed of it"
+                )
     others = study.under_way()
     for params in others:
         _help(one, params, listener)
@@ -134,12 +152,19 @@ def _help(one: Search, params: Mapping[str, Any], listener: Listener) -> None:
         listener(Waiting(method=one.method))
 
     for unit in reversed(units):
-        with suppress(Timeout, TrainingFailed):  # somebody is at it; its own worker will tell
+        try:
             run_fold(unit, alive, wait=False)
+        except DeviceLost:
+            raise
+        except (Timeout, TrainingFailed, MachineError):
+            continue  # somebody is at it, or its own worker will tell
 
 
-def _run(one: Search, claim: Claim, listener: Listener) -> None:
-    """Run a claimed trial and tell the study how it went."""
+def _run(one: Search, claim: Claim, listener: Listener) -> MachineError | None:
+    """Run a claimed trial and tell the study how it went; what trouble the machine made, if any.
+
+    Memory that is short is no such trouble: some parameters need more of it than others.
+    """
     study, protocol = one.study, one.experiment.protocol
     started = time.perf_counter()
 
@@ -176,7 +201,16 @@ def _run(one: Search, claim: Claim, listener: Listener) -> None:
     except TrainingFailed as failure:
         study.finish(claim, TrialState.FAIL, reason=str(failure))
         listener(ended(reason=str(failure)))
-        return
+        return None
+    except MachineError as trouble:
+        if study.give_back(claim, str(trouble)):
+            place = {"trial": claim.index + 1, "trials": study.wanted()}
+            listener(TrialReturned(method=one.method, reason=str(trouble), **place))
+        else:
+            listener(ended(reason=f"{trouble}, twice"))
+        if isinstance(trouble, DeviceLost):
+            raise  # for a new process to go on
+        return None if isinstance(trouble, OutOfMemory) else trouble
     scores = tuple(fold.best_score for fold in folds)
     pruned = len(folds) < len(one.experiment.split.folds)
     score = expected_score(scores, study.fold_scores()) if pruned else mean_score(folds)
@@ -184,3 +218,4 @@ def _run(one: Search, claim: Claim, listener: Listener) -> None:
     seconds = sum(fold.seconds for fold in folds)
     study.finish(claim, state, score, folds=scores, seconds=seconds)
     listener(ended(score=score, folds=len(folds), pruned=pruned))
+    return None

@@ -23,7 +23,7 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy import exc
 
 from harness.errors import HarnessError
-from harness.redact import HIDDEN, redact
+from harness.redact import lacks_password, redact, without_secrets
 from harness.results.layout import JOURNAL
 from harness.system.files import make_folder
 
@@ -77,7 +77,7 @@ def open_storage(url: str, folder: Path, study: str, heartbeat: int) -> Storage:
 
 def _with_password(url: str) -> str:
     """A URL that was written down lacks its password; the environment has it."""
-    if HIDDEN not in url:
+    if not lacks_password(url):
         return url
     given = os.environ.get(URL_VARIABLE, "")
     if not given:
@@ -170,7 +170,7 @@ class Database(Storage):
     """
 
     def __init__(self, url: str, study: str, heartbeat: int) -> None:
-        self.place = redact(url)
+        self.url, self.place = url, redact(url)
         self.study = study
         self.heartbeat = heartbeat
         database = self._opened(url)
@@ -223,7 +223,8 @@ class Database(Storage):
             pass  # it is there
 
     def _unusable(self, error: Exception) -> HarnessError:
-        reason = redact(str(getattr(error, "orig", None) or error.__cause__ or error)).strip()
+        said = str(getattr(error, "orig", None) or error.__cause__ or error)
+        reason = without_secrets(said, self.url).strip()
         return HarnessError(
             f"the storage {self.place} cannot be used:\n  "
             + "\n  ".join(reason.splitlines())

@@ -19,12 +19,16 @@ from harness.experiment import Experiment
 from harness.results.records import Identity
 from harness.searching.samplers import check_sampler, planned, propose, spell_space
 from harness.searching.storage import Storage, open_storage
-from harness.searching.summary import best_of, counts, index_of, is_flat
+from harness.searching.summary import best_of, has_failed, index_of, is_flat, latest, spent
 from harness.system.device import cpu_threads
 from harness.system.seeds import derive_seed
 from losses.method import Space
 
 logger = logging.getLogger(__name__)
+
+# What trials say of themselves, beside their place, worker, folds, seconds and reason.
+TROUBLE = "trouble"  # of the machine, that it met
+RETRIED = "retried"  # why the trial before it at this place had failed
 
 # As many failures in a row, with nothing that worked before, mean that the set-up is wrong.
 FAILURES_AT_START = 10
@@ -73,9 +77,9 @@ class Study:
         """Trials to end up with, as far as is known by now."""
         asked, config = self.experiment.trials, self.experiment.config
         if config.until_flat:
-            spent = self.counted()
-            if len(spent) >= asked and not is_flat(spent):
-                asked = max(asked, min(len(spent) + 1, config.max_trials))
+            counted = self.counted()
+            if len(counted) >= asked and not is_flat(counted):
+                asked = max(asked, min(len(counted) + 1, config.max_trials))
         # A grid has no more points than it has.
         exhaustible = self.sampler == "grid" or not self.experiment.space
         return min(asked, len(self.plan)) if exhaustible else asked
@@ -86,7 +90,7 @@ class Study:
 
     def counted(self) -> list[FrozenTrial]:
         """Trials that are spent: complete, pruned, or failed for a reason of their own."""
-        return [trial for trial in self._trials() if counts(trial)]
+        return spent(self._trials())
 
     def best(self) -> FrozenTrial | None:
         return best_of(self._trials())
@@ -111,7 +115,8 @@ class Study:
             abandoned = self._end_abandoned()
             trials = self._trials()
             self._check_failures(trials)
-            taken = {index_of(t) for t in trials if counts(t) or t.state == TrialState.RUNNING}
+            running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+            taken = {index_of(trial) for trial in (*spent(trials), *running)}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
             if index >= self.wanted():
                 return None
@@ -153,6 +158,18 @@ class Study:
                 )
 
         self.storage.insist(tell)
+
+    def give_back(self, claim: Claim, trouble: str) -> bool:
+        """Return a trial that met trouble of the machine to the search, with its parameters.
+
+        False if it did so before: then it is spent, and failed with this reason.
+        """
+        place = [t for t in self.storage.insist(self._trials) if index_of(t) == claim.index]
+        since = max((t.number for t in place if RETRIED in t.user_attrs), default=-1)
+        again = any(TROUBLE in t.user_attrs for t in place if t.number > since)
+        facts: dict[str, Any] = {TROUBLE: trouble, **({"reason": trouble} if again else {})}
+        self.finish(claim, TrialState.FAIL, None, **facts)
+        return not again
 
     def under_way(self) -> list[dict[str, Any]]:
         """Parameters of the trials that others are at; should one die, its trial is ours."""
@@ -206,7 +223,7 @@ class Study:
         return self.experiment.identity(self.fingerprint)
 
     def _end_abandoned(self) -> dict[int, dict[str, Any]]:
-        """Fail the trials whose worker is gone; index -> parameters of those still to be run."""
+        """Fail the trials whose worker is gone; index -> parameters of those to be run again."""
         for trial in self._trials():
             if trial.state != TrialState.RUNNING:
                 continue
@@ -216,18 +233,19 @@ class Study:
                     self.optuna.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         return {
             index_of(trial): trial.params
-            for trial in self._trials()
-            if trial.state == TrialState.FAIL and "reason" not in trial.user_attrs
+            for trial in latest(self._trials())
+            if trial.state == TrialState.FAIL and not has_failed(trial)
         }
 
     def _check_failures(self, trials: Sequence[FrozenTrial]) -> None:
-        ended = [trial for trial in trials if counts(trial)]
+        ended = spent(trials)
         failed = [trial for trial in ended if trial.state == TrialState.FAIL]
         if len(failed) == len(ended) >= FAILURES_AT_START:
             raise HarnessError(
                 f"the first {len(failed)} trials of {self.experiment.method.name} all failed, "
                 f"the last with: {failed[-1].user_attrs['reason']}\n"
-                f"  tracebacks: failure.txt in the folders of {self.folder / 'folds'}"
+                f"  tracebacks: failure.txt in the folders of {self.folder / 'folds'}\n"
+                "  once that is mended, `harness retry` returns them to the search"
             )
 
 
@@ -241,6 +259,27 @@ def sampler_of(experiment: Experiment) -> str:
     name = experiment.config.sampler or usual
     check_sampler(name)
     return name
+
+
+def retry_failed(study: optuna.Study, storage: Storage) -> list[str]:
+    """Return the failed trials of a study to the search, with their parameters; their reasons."""
+
+    def retry() -> list[str]:
+        with storage.exclusive():
+            failed = list(filter(has_failed, latest(study.get_trials(deepcopy=False))))
+            for trial in failed:
+                # A trial that has ended cannot be changed, so that another one takes its place.
+                study.add_trial(
+                    optuna.trial.create_trial(
+                        state=TrialState.FAIL,
+                        params=trial.params,
+                        distributions=trial.distributions,
+                        user_attrs={"index": index_of(trial), RETRIED: trial.user_attrs["reason"]},
+                    )
+                )
+        return [trial.user_attrs["reason"] for trial in failed]
+
+    return storage.insist(retry)
 
 
 def storage_of(experiment: Experiment) -> Storage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +73,24 @@ def index_of(trial: FrozenTrial) -> int:
     return trial.user_attrs.get("index", -1)
 
 
-def counts(trial: FrozenTrial) -> bool:
-    """Whether a trial is spent: complete, pruned, or failed for a reason of its own."""
-    failed = trial.state == TrialState.FAIL and "reason" in trial.user_attrs
-    return failed or trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+def latest(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Of each place in the search its newest trial, which alone says what became of it."""
+    by_place: dict[int, FrozenTrial] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        # One without a place is not ours to replace.
+        by_place[trial.user_attrs.get("index", -1 - trial.number)] = trial
+    return [by_place[place] for place in sorted(by_place)]
+
+
+def has_failed(trial: FrozenTrial) -> bool:
+    """Whether a trial failed, and not only its worker or the machine that it ran on."""
+    return trial.state == TrialState.FAIL and "reason" in trial.user_attrs
+
+
+def spent(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Those that count, in the order of the search: complete, pruned, or failed with a reason."""
+    done = (TrialState.COMPLETE, TrialState.PRUNED)
+    return [trial for trial in latest(trials) if trial.state in done or has_failed(trial)]
 
 
 def _less_error(trials: Sequence[FrozenTrial]) -> list[float]:
@@ -104,15 +118,13 @@ def best_of(trials: Sequence[FrozenTrial], select: str = "mean") -> FrozenTrial 
 
 def scores_of(trials: Sequence[FrozenTrial]) -> list[float | None]:
     """One per spent trial, in the order of the search; None for one that failed."""
-    spent = sorted(filter(counts, trials), key=index_of)
-    return [None if trial.state == TrialState.FAIL else trial.values[0] for trial in spent]
+    return [None if trial.state == TrialState.FAIL else trial.values[0] for trial in spent(trials)]
 
 
 def folds_of(trials: Sequence[FrozenTrial]) -> list[tuple[float, ...] | None]:
     """The same on each fold; None for one that was not trained on all of them."""
-    spent = sorted(filter(counts, trials), key=index_of)
     complete = TrialState.COMPLETE
-    return [tuple(t.user_attrs["folds"]) if t.state == complete else None for t in spent]
+    return [tuple(t.user_attrs["folds"]) if t.state == complete else None for t in spent(trials)]
 
 
 def is_flat(trials: Sequence[FrozenTrial]) -> bool:
@@ -131,7 +143,7 @@ def summarize(study: optuna.Study, importance: bool = True, select: str = "mean"
         select: a key of SELECTIONS.
     """
     identity = study.user_attrs["identity"]
-    trials = sorted(filter(counts, study.get_trials(deepcopy=False)), key=index_of)
+    trials = spent(study.get_trials(deepcopy=False))
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     failed = [trial for trial in trials if trial.state == TrialState.FAIL]
     reasons = tuple(trial.user_attrs["reason"] for trial in failed)

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from harness.config import RunConfig
 from harness.data.batches import Source
 from harness.data.sources import open_part
-from harness.errors import HarnessError
+from harness.errors import DeviceLost, HarnessError
 from harness.evaluation import reproductions
 from harness.evaluation.runs import Job, finished_folds
 from harness.experiment import Experiment, build_experiment, check_validated, digest_of
@@ -23,7 +23,7 @@ from harness.model.build import check_method
 from harness.results import sweeps
 from harness.results.layout import PLAN, record_lock, sweep_folder, validation_path
 from harness.results.provenance import provenance
-from harness.results.records import RecordError, ValidationRecord
+from harness.results.records import ValidationRecord
 from harness.results.sweeps import Plan, Point, PublishedValue, SweepTable, read_plan
 from harness.sweeping.axes import (
     LOSS,
@@ -45,6 +45,7 @@ from harness.system.progress import (
     Validated,
     ignore,
 )
+from harness.system.trouble import forgiving
 from harness.system.workers import run_workers, worker_count
 from harness.training.fold import run_fold
 from harness.training.placement import feed, settle
@@ -345,10 +346,12 @@ def _validate(
     units = units_of(experiment, trainval, job.params, repetition)
     for unit in units:
         try:
-            run_fold(unit, validated, wait=False)
+            forgiving(partial(run_fold, unit, validated, wait=False))
         except Timeout:  # another worker is at it
             continue
-        except (TrainingFailed, RecordError) as failure:
+        except DeviceLost:  # for a new process to go on
+            raise
+        except (TrainingFailed, HarnessError) as failure:
             listener(ended(reason=str(failure)))
             return
     record = _write_record(units, path)
@@ -371,7 +374,7 @@ def _write_record(units: Sequence[Unit], path: Path) -> ValidationRecord | None:
         provenance=provenance(),
     )
     try:
-        with FileLock(record_lock(first.experiment.runs, path, "validation"), timeout=0):
+        with FileLock(record_lock(path, "validation"), timeout=0):
             if path.exists():
                 return None
             record.write(path)

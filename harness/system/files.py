@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from filelock import FileLock
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, MachineError
+
+logger = logging.getLogger(__name__)
 
 UNFINISHED = ".unfinished"
 
 # What a write fails with when the disk is full, over quota, or not ours to write to.
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 MIN_FREE = 200_000_000  # bytes; a search needs some for checkpoints
+
+# What reading a file that is gone, cut short or overwritten raises.
+DAMAGE = (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, EOFError)
+
+Opened = TypeVar("Opened")
 
 
 def is_disk_trouble(error: BaseException) -> bool:
@@ -32,17 +40,22 @@ def is_disk_trouble(error: BaseException) -> bool:
 
 @contextmanager
 def naming_disk_trouble() -> Iterator[None]:
-    """Turn a full disk into an error that says what to do."""
+    """Turn what the system refused into an error that says what to do."""
     try:
         yield
     except OSError as error:
-        if not is_disk_trouble(error):
-            raise
-        what = error.filename or "the disk"
-        raise HarnessError(
-            f"cannot use {what}: {error.strerror}\n"
-            "  make room or get the rights, then repeat the command to go on where it stopped"
+        mend = "make room or get the rights" if is_disk_trouble(error) else "see to it"
+        raise MachineError(
+            f"cannot use {spell_os_error(error)}\n"
+            f"  {mend}, then repeat the command to go on where it stopped"
         ) from error
+
+
+def spell_os_error(error: OSError) -> str:
+    """The file, then what is wrong with it."""
+    if error.strerror is None:
+        return f"{type(error).__name__}: {error}"
+    return f"{error.filename or 'the disk'}: {error.strerror}"
 
 
 def check_writable(folder: Path) -> None:
@@ -95,29 +108,50 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
-def build_once(folder: Path, build: Callable[[Path], None]) -> None:
-    """Make sure that `folder` is there, whole: one process builds it, others wait for it.
+def set_aside(path: Path, reason: object) -> None:
+    """Move a damaged file out of the way, and say so; what it held is then made again."""
+    place = path.with_name(f"{path.stem}.damaged{path.suffix}")
+    os.replace(path, place)
+    logger.warning("%s is damaged (%s); it is kept as %s, and made again", path, reason, place.name)
+
+
+def build_once(
+    folder: Path, build: Callable[[Path], None], read: Callable[[Path], Opened]
+) -> Opened:
+    """What is in `folder`, whole: one process builds it, others wait for it.
 
     Args:
         build: fills an empty folder, which takes its place when it is complete.
+        read: opens the folder; for one that is damaged, which is then built again, it raises one
+            of DAMAGE.
     """
-    if folder.exists():
-        return
+    with suppress(*DAMAGE):
+        return read(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if folder.exists():
-            return
+        try:
+            return read(folder)  # another process was faster
+        except DAMAGE as error:
+            if folder.exists():
+                logger.warning("%s is damaged (%s) and is built again", folder, error)
         for left_behind in folder.parent.glob(f".{folder.name}.*"):  # by one that was killed
             shutil.rmtree(left_behind, ignore_errors=True)
         work = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
         work.mkdir()
         try:
             build(work)
+            if folder.exists():
+                os.replace(folder, work.with_name(f"{work.name}.damaged"))
             os.replace(work, folder)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
+        shutil.rmtree(work.with_name(f"{work.name}.damaged"), ignore_errors=True)
         sync_folder(folder.parent)
+        try:
+            return read(folder)
+        except DAMAGE as error:
+            raise MachineError(f"{folder} cannot be read back as it was written: {error}") from None
 
 
 def sync_folder(folder: Path) -> None:
@@ -149,13 +183,23 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def append_line(path: Path, value: Any) -> None:
-    """Append one JSON line; a single write, so that processes do not cut into each other."""
+def append_lines(path: Path, values: Iterable[Any]) -> None:
+    """Append JSON lines, all or none; only for who holds a lock on the file."""
+    text = "".join(json.dumps(value, sort_keys=True) + "\n" for value in values).encode()
+    if not text:
+        return
     make_folder(path.parent)
-    with open(path, "ab") as file:
-        file.write((json.dumps(value, sort_keys=True) + "\n").encode())
-        file.flush()
-        os.fsync(file.fileno())
+    with open(path, "ab", buffering=0) as file:  # else closing it would write what had failed
+        whole = path.read_bytes().rfind(b"\n") + 1  # without a line that a power cut left torn
+        file.truncate(whole)
+        try:
+            left = memoryview(text)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(whole)
+            raise
 
 
 # Folders of the cache: built once, whole, and never so large that they fill the disk.
@@ -164,10 +208,12 @@ SPARE_BYTES = 2**30  # to leave free on the disk
 ELSEWHERE = "give another folder: --cache-dir PATH, or HARNESS_CACHE=PATH"
 
 
-def build_cache(folder: Path, build: Callable[[Path], None]) -> None:
+def build_cache(
+    folder: Path, build: Callable[[Path], None], read: Callable[[Path], Opened]
+) -> Opened:
     """`build_once`, with trouble of the disk in words."""
     try:
-        build_once(folder, build)
+        return build_once(folder, build, read)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _no_room(folder.parent, "the disk became full") from None

@@ -84,6 +84,15 @@ class TrialEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrialReturned(Event):
+    """A trial met trouble of the machine; it will be run again, with its finished folds."""
+
+    trial: int
+    trials: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelEnded(Event):
     """A fold model of a reproduction is trained, or failed if there is a reason."""
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from types import FrameType
+from multiprocessing.process import BaseProcess
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from harness.config import RunConfig
-from harness.errors import HarnessError
+from harness.errors import DeviceLost, HarnessError
 from harness.system.cards import VISIBLE
 from harness.system.device import choose_device, device_count, thread_limit
 from harness.system.files import naming_disk_trouble
 from harness.system.progress import Event, Listener, Stopping
+from harness.system.trouble import naming_trouble
+
+logger = logging.getLogger(__name__)
+
+# So many lost devices, with no work done between, are the device's own.
+DEVICES_IN_A_ROW = 3
 
 START = "spawn"  # how workers start: CUDA cannot be used in a fork of a process that used it
 
@@ -31,6 +41,10 @@ Target = Callable[[Any, str, Listener], None]
 
 class WorkerLost(HarnessError):
     """A worker died of something that it could not report."""
+
+
+class _Orphaned(BaseException):
+    """Nobody is left to hear what a worker has to say, or to stop it."""
 
 
 def worker_count(config: RunConfig, threads: int, units: int) -> int:
@@ -64,51 +78,105 @@ def run_workers(
 ) -> None:
     """Run `target` in `count` processes until all return; in this one if it is the only one.
 
+    A worker that loses its device is followed by a new process, which finds the rest of its work.
     After Ctrl-C they stop when they next report something; after another one, at once.
 
     Args:
         apart: in a process of its own even then, which takes what it holds of a card with it.
     """
     if count == 1 and not apart:
-        _run_here(target, job, str(choose_device(device)), listener)
-        return
-    context: Any = multiprocessing.get_context(START)
-    stop = context.RawValue("b", 0)  # without a lock, which a killed process would keep
-    processes, reports = [], []
-    with thread_limit(threads), _ignoring_interrupts():
+        try:
+            _run_here(target, job, str(choose_device(device)), listener)
+            return
+        except DeviceLost as lost:
+            logger.warning("%s; a new process goes on", lost)
+    _Crew(target, job, device, threads, listener).run(count)
+
+
+class _Crew:
+    """Processes at the same work, each with a pipe that it reports through."""
+
+    def __init__(
+        self, target: Target, job: Any, device: str, threads: int, listener: Listener
+    ) -> None:
+        self.target, self.job, self.device = target, job, device
+        self.threads, self.listener = threads, listener
+        self.context: Any = multiprocessing.get_context(START)
+        # Without a lock, which a killed process would keep.
+        self.stop: Any = self.context.RawValue("b", 0)
+        self.processes: list[BaseProcess] = []
+        self.reports: dict[Connection, int] = {}
+        self.lost: Counter[int] = Counter()  # devices in a row, by number of the worker
+
+    def run(self, count: int) -> None:
         for number in range(count):
-            # A pipe for each: who is killed while it reports holds up nobody else.
-            ours, theirs = context.Pipe(duplex=False)
-            arguments = (number, target, job, _device_of(device, number), theirs, stop)
-            # Not a daemon: it may start processes of its own, which load images.
-            process = context.Process(target=_work, args=arguments)
+            self._start(number)
+        try:
+            with _asking_first(self._ask):
+                while self.reports:
+                    for report in wait(list(self.reports)):
+                        assert isinstance(report, Connection)
+                        self._hear(report)
+        except BaseException:
+            for process in self.processes:
+                process.terminate()
+            raise
+        finally:
+            for process in self.processes:
+                process.join()
+        if self.stop.value:
+            raise KeyboardInterrupt
+        crashed = [process.exitcode for process in self.processes if process.exitcode]
+        if crashed:
+            raise WorkerLost(
+                f"a worker ended with exit code {crashed[0]} (killed, or out of memory?); "
+                "repeat the command to go on where it stopped"
+            )
+        for number, times in self.lost.items():
+            if times == DEVICES_IN_A_ROW:
+                raise WorkerLost(
+                    f"{_device_of(self.device, number)} failed {times} times in a row, each time "
+                    "in a new process; see to it, then repeat the command to go on"
+                )
+
+    def _start(self, number: int) -> None:
+        # A pipe for each: who is killed while it reports holds up nobody else.
+        ours, theirs = self.context.Pipe(duplex=False)
+        device = _device_of(self.device, number)
+        arguments = (number, self.target, self.job, device, theirs, self.stop)
+        # Not a daemon: it may start processes of its own, which load images.
+        process = self.context.Process(target=_work, args=arguments)
+        with thread_limit(self.threads), _ignoring_interrupts(), _without_main():
             process.start()
-            theirs.close()
-            processes.append(process)
-            reports.append(ours)
+        theirs.close()
+        self.processes.append(process)
+        self.reports[ours] = number
 
-    def ask() -> None:
-        stop.value = 1
-        listener(Stopping())
+    def _ask(self) -> None:
+        self.stop.value = 1
+        self.listener(Stopping())
 
-    try:
-        with _asking_first(ask):
-            _listen(reports, listener)
-    except BaseException:
-        for process in processes:
-            process.terminate()
-        raise
-    finally:
-        for process in processes:
-            process.join()
-    if stop.value:
-        raise KeyboardInterrupt
-    crashed = [process.exitcode for process in processes if process.exitcode]
-    if crashed:
-        raise WorkerLost(
-            f"a worker ended with exit code {crashed[0]} (killed, or out of memory?); "
-            "repeat the command to go on where it stopped"
-        )
+    def _hear(self, report: Connection) -> None:
+        """Pass an event on, or raise what ended a worker."""
+        try:
+            event = report.recv()
+        except EOFError:  # it has ended
+            del self.reports[report]
+            return
+        if isinstance(event, DeviceLost):
+            self._replace(self.reports[report], event)
+        elif isinstance(event, BaseException):
+            raise event
+        else:
+            if getattr(event, "score", None) is not None:  # something went well
+                self.lost[event.worker - 1] = 0
+            self.listener(event)
+
+    def _replace(self, number: int, lost: DeviceLost) -> None:
+        self.lost[number] += 1
+        if self.lost[number] < DEVICES_IN_A_ROW:
+            logger.warning("worker %d: %s; a new process goes on", number + 1, lost)
+            self._start(number)
 
 
 def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None:
@@ -125,7 +193,7 @@ def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None
 
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # else the first card would hold a context, too
-    with _asking_first(ask), naming_disk_trouble():
+    with _asking_first(ask), naming_disk_trouble(), naming_trouble():
         target(job, device, report)
 
 
@@ -160,6 +228,24 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that are started here do not run the user's script again to find its functions.
+
+    What workers do is in our modules; a script needs no `if __name__ == "__main__":` for them.
+    """
+    with _main:
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script
+
+
+_main = threading.Lock()
+
+
 def _device_of(name: str, number: int) -> str:
     device = choose_device(name)
     if device.type == "cuda" and device.index is None:
@@ -177,36 +263,23 @@ def _own_card(device: str) -> str:
     return device
 
 
-def _listen(reports: list[Any], listener: Listener) -> None:
-    """Pass events on until every worker has ended; raise what ended one."""
-    while reports:
-        for report in wait(reports):
-            assert isinstance(report, Connection)
-            try:
-                event = report.recv()
-            except EOFError:  # it has ended
-                reports.remove(report)
-                continue
-            if isinstance(event, BaseException):
-                raise event
-            listener(event)
-
-
 def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop: Any) -> None:
     def report(event: Event) -> None:
         try:
             reports.send(replace(event, worker=number + 1))
         except OSError:
-            raise SystemExit(1) from None  # nobody is left to hear of it, or to stop it
+            raise _Orphaned from None
         if stop.value:
             raise KeyboardInterrupt
 
     try:
-        with naming_disk_trouble():
+        with naming_disk_trouble(), naming_trouble():
             target(job, _own_card(device), report)
     except HarnessError as error:
         reports.send(error)
     except KeyboardInterrupt:
         pass  # the parent was interrupted, and says so
+    except _Orphaned:
+        raise SystemExit(1) from None
     except Exception:
         reports.send(RuntimeError(f"worker {number}:\n{traceback.format_exc()}"))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, OutOfMemory
 from harness.results.layout import (
     CHECKPOINT,
     CONFIG,
@@ -24,17 +26,22 @@ from harness.results.layout import (
     WEIGHTS,
 )
 from harness.results.provenance import provenance
-from harness.results.records import Compute, FoldRecord
+from harness.results.records import Compute, FoldRecord, RecordError
 from harness.system.cards import describe
-from harness.system.device import choose_device, cpu_threads, device_name, is_out_of_memory
-from harness.system.files import is_disk_trouble, make_folder, replacing, sweep, write_text
+from harness.system.device import choose_device, cpu_threads, device_name
+from harness.system.files import is_disk_trouble, make_folder, set_aside, sweep, write_text
 from harness.system.precision import training_precision
 from harness.system.repeating import repeating
-from harness.training.trainer import Progress, Trainer, TrainingFailed
+from harness.system.trouble import trouble_in
+from harness.training.saved import load, save
+from harness.training.trainer import DamagedCheckpoint, Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
 from losses.method import adjusted_by
 
 logger = logging.getLogger(__name__)
+
+# Seconds before another attempt where memory was short: on a shared device it may come free.
+PAUSES = (2, 20)
 
 # Called after every validation with the number of the fold, from 0.
 FoldReport = Callable[[int, Progress], None]
@@ -54,37 +61,76 @@ def run_fold(
 ) -> FoldRecord:
     """Train one model, or read back its record if that was done before.
 
+    TrainingFailed for a reason of its own, MachineError for trouble of the machine, and OSError for
+    what would meet every other run as well, as a full disk.
+
     Args:
         keep_weights: leave the best weights beside the record.
         wait: for a process that is at the same fold; else raise filelock.Timeout.
     """
+    for pause in (*PAUSES, None):
+        try:
+            return _finished(unit, report, keep_weights, wait, build_trainer)
+        except Timeout:
+            raise
+        except _ReportFailed as failed:
+            raise failed.error from None
+        except (Exception, SystemExit) as error:
+            failure = _failure(unit.folder, error)
+            if pause is None or not isinstance(failure, OutOfMemory):
+                raise failure from error
+        # Out here nothing holds on to the attempt. A run that goes on from its checkpoint has the
+        # same bits, so that another one costs time and changes no score.
+        logger.warning("%s; trying again in %d s", failure, pause)
+        gc.collect()
+        torch.cuda.empty_cache()
+        time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _finished(
+    unit: Unit, report: FoldReport, keep_weights: bool, wait: bool, build_trainer: BuildTrainer
+) -> FoldRecord:
     folder = unit.folder
     make_folder(folder)
     with FileLock(folder / LOCK, timeout=-1 if wait else 0):
         sweep(folder)
-        found = unit.find_record()
-        if found is not None and (not keep_weights or (folder / WEIGHTS).exists()):
+        found = _find(unit, keep_weights)
+        if found is not None:
             return found
         write_text(folder / CONFIG, unit.config.to_yaml())
-        try:
-            return _train(unit, report, keep_weights, build_trainer)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise _failed(folder, error) from error
-            write_text(folder / RETRIED, traceback.format_exc())
-        # Out here nothing holds on to the first attempt. A run that goes on from its checkpoint has
-        # the same bits, so that a second attempt costs time and changes no score.
-        gc.collect()
-        torch.cuda.empty_cache()
-        try:
-            return _train(unit, report, keep_weights, build_trainer)
-        except Exception as error:
-            raise _failed(folder, error) from error
+        return _train(unit, report, keep_weights, build_trainer)
+
+
+def _find(unit: Unit, keep_weights: bool) -> FoldRecord | None:
+    """What is there of a finished unit; what is damaged is set aside, for the unit to be redone."""
+    try:
+        found = unit.find_record()
+    except RecordError as error:
+        set_aside(unit.folder / FOLD_RECORD, error)
+        return None
+    weights = unit.folder / WEIGHTS
+    if found is None or not keep_weights:
+        return found
+    try:
+        load(weights, torch.device("cpu"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        set_aside(weights, error)
+        return None
+    return found
 
 
 def _train(
     unit: Unit, report: FoldReport, keep_weights: bool, build_trainer: BuildTrainer
 ) -> FoldRecord:
+    def tell(progress: Progress) -> None:
+        try:
+            report(unit.fold, progress)
+        except Exception as error:
+            raise _ReportFailed(error) from error
+
     device = choose_device(unit.experiment.config.device)
     protocol = unit.experiment.protocol
     with (
@@ -93,17 +139,18 @@ def _train(
         repeating(device) as unordered,
     ):
         trainer = build_trainer(unit, device)
-        fit = trainer.fit(
-            checkpoint=unit.folder / CHECKPOINT,
-            seed=unit.seed("loss"),
-            report=lambda progress: report(unit.fold, progress),
-        )
+        checkpoint, seed = unit.folder / CHECKPOINT, unit.seed("loss")
+        try:
+            fit = trainer.fit(checkpoint, seed, tell)
+        except DamagedCheckpoint as error:
+            set_aside(checkpoint, error)
+            trainer = build_trainer(unit, device)
+            fit = trainer.fit(checkpoint, seed, tell)
     if keep_weights:
         kept = {LAST_WEIGHTS: trainer.last_weights, WEIGHTS: trainer.best_weights}
         for name, weights in kept.items():
             if weights:
-                with replacing(unit.folder / name) as file:
-                    torch.save(weights, file)
+                save(weights, unit.folder / name)
     record = FoldRecord(
         identity=unit.identity,
         params=dict(unit.params),
@@ -122,16 +169,30 @@ def _train(
         **asdict(fit),
     )
     record.write(unit.folder / FOLD_RECORD)
-    (unit.folder / CHECKPOINT).unlink(missing_ok=True)
+    for passing in (CHECKPOINT, FAILURE):
+        (unit.folder / passing).unlink(missing_ok=True)
     logger.debug("%s fold %d: %.4f", unit.experiment.name, unit.fold, record.best_score)
     return record
 
 
-def _failed(folder: Path, error: Exception) -> Exception:
-    """What a run is told to have failed with; a full disk is no fault of its."""
-    if is_disk_trouble(error):
+class _ReportFailed(Exception):
+    """Who listens to the progress of a run failed, which is no failure of the run."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _failure(folder: Path, error: BaseException) -> BaseException:
+    """What a run is told to have failed with: a reason of its own, or trouble of the machine."""
+    if is_disk_trouble(error):  # it would meet every other run, too
         return error
-    write_text(folder / FAILURE, "".join(traceback.format_exception(error)))
+    trouble = trouble_in(error)
+    with suppress(OSError):  # the trouble itself may keep it from being written down
+        told = "".join(traceback.format_exception(error))
+        write_text(folder / (FAILURE if trouble is None else RETRIED), told)
+    if trouble is not None:
+        return trouble
     if isinstance(error, TrainingFailed):
         return error
     if isinstance(error, HarnessError):  # in words already

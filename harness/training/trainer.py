@@ -20,11 +20,12 @@ from harness.data.batches import TrainBatches
 from harness.data.loading import Loader
 from harness.model.network import Model, freeze_affine, freeze_batchnorm
 from harness.results.records import Fit
-from harness.system.files import replacing
+from harness.system.trouble import trouble_in
 from harness.training.embed import embed
 from harness.training.optimizer import Schedule, build_optimizer
 from harness.training.pieces import backward_by_pieces
 from harness.training.plan import plan_of
+from harness.training.saved import load, save
 from losses._tools.checks import values_are_checked
 from losses.method import Hook, Method
 from protocols.protocol import EvaluationProtocol
@@ -41,6 +42,10 @@ Validate = Callable[[Model, int], float]
 
 class TrainingFailed(Exception):
     """A run that cannot go on, with the reason that its record will state."""
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that cannot be gone on from."""
 
 
 @dataclass
@@ -301,14 +306,19 @@ class Trainer:
             "numpy_rng": np.random.get_state(legacy=False),
         }
         started = time.perf_counter()
-        with replacing(path) as file:
-            torch.save(state, file)
+        save(state, path)
         now = time.perf_counter()
         self.next_checkpoint = now + (now - started) / CHECKPOINT_SHARE
 
     def _load(self, path: Path) -> None:
-        # The file is our own: it holds plain Python objects beside tensors.
-        state = torch.load(path, map_location=self.device, weights_only=False)
+        try:
+            self._resume(load(path, self.device))
+        except (ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+            if trouble_in(error) is not None:
+                raise
+            raise DamagedCheckpoint(str(error).partition("\n")[0]) from error
+
+    def _resume(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -23,6 +23,7 @@ from harness.model.network import Model
 from harness.results.layout import FOLD_RECORD, WEIGHTS, fold_folder
 from harness.results.records import FoldRecord, Identity
 from harness.training.embed import embed_with
+from harness.training.saved import load
 from harness.training.trainer import Trainer, Validate
 from losses.method import Hook
 from protocols.splits import Fold
@@ -120,7 +121,7 @@ class Unit:
             weights: file of other ones that were kept.
         """
         model = self._build_model(seed=0).to(device)
-        model.load_state_dict(torch.load(self.folder / weights, map_location=device))
+        model.load_state_dict(load(self.folder / weights, device))
         return model
 
     def _build_model(self, seed: int) -> Model:

@@ -18,8 +18,7 @@ from processes import Command
 
 from harness.cli import main
 from harness.config import RunConfig
-from harness.data.batches import TrainBatches
-from harness.errors import HarnessError
+from harness.errors import HarnessError, OutOfMemory
 from harness.experiment import Experiment, build_experiment
 from harness.results.layout import FAILURE, RETRIED
 from harness.results.records import FoldRecord
@@ -115,18 +114,6 @@ def test_a_loss_that_cannot_be_built_is_one_message_before_any_work(
     assert "Traceback" not in said and not runs.exists()
 
 
-def test_an_image_that_cannot_be_read_fails_the_trial(
-    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreadable(*arguments: Any) -> None:
-        raise OSError("cannot identify image file 'a.jpg'")
-
-    monkeypatch.setattr(TrainBatches, "__getitem__", unreadable)
-    experiment = make_experiment()
-    with pytest.raises(TrainingFailed, match=r"OSError: cannot identify image file 'a\.jpg'"):
-        run_fold(unit_of(experiment))
-
-
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
     MemoryError(),
@@ -154,23 +141,33 @@ def run_with(unit: Unit, hook: Hook) -> FoldRecord:
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
-def test_a_run_out_of_memory_goes_on_once_from_its_checkpoint(
-    make_experiment: Callable[..., Experiment], tmp_path: Path, error: Exception
+def test_a_run_out_of_memory_goes_on_from_its_checkpoint_after_a_pause_that_grows(
+    make_experiment: Callable[..., Experiment],
+    tmp_path: Path,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("harness.training.fold.time.sleep", pauses.append)
     untroubled = make_experiment(runs_dir=str(tmp_path / "untroubled"))
     expected = run_fold(unit_of(untroubled))
-    unit, hook = unit_of(make_experiment()), Failing(error, times=1)
+    unit, hook = unit_of(make_experiment()), Failing(error, times=2)
     record = run_with(unit, hook)
-    assert hook.steps == 3 + 1 + 3  # the checkpoint of step 3 was used
+    assert hook.steps == 3 + 1 + 1 + 3  # the checkpoint of step 3 was used
+    assert pauses == [2, 20]
     assert record.history == expected.history
     assert type(error).__name__ in (unit.folder / RETRIED).read_text()
 
 
-def test_a_run_out_of_memory_twice_fails(make_experiment: Callable[..., Experiment]) -> None:
+def test_memory_that_stays_short_is_told_as_what_it_is(
+    make_experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.training.fold.time.sleep", lambda seconds: None)
     unit = unit_of(make_experiment())
-    with pytest.raises(TrainingFailed, match="OutOfMemoryError: CUDA out of memory"):
-        run_with(unit, Failing(OUT_OF_MEMORY[0], times=2))
-    assert "OutOfMemoryError" in (unit.folder / FAILURE).read_text()
+    with pytest.raises(OutOfMemory, match=r"out of memory: CUDA out of memory. Tried"):
+        run_with(unit, Failing(OUT_OF_MEMORY[0], times=3))
+    assert "OutOfMemoryError" in (unit.folder / RETRIED).read_text()
+    assert not (unit.folder / FAILURE).exists()
 
 
 def test_another_error_is_not_tried_again(make_experiment: Callable[..., Experiment]) -> None:
@@ -204,11 +201,11 @@ def test_a_full_disk_stops_the_search_and_is_no_failure_of_a_trial(
     ("number", "trouble"),
     [(errno.EDQUOT, True), (errno.EROFS, True), (errno.EACCES, True), (errno.EIO, False)],
 )
-def test_what_is_the_fault_of_no_trial(number: int, trouble: bool) -> None:
+def test_what_meets_every_trial(number: int, trouble: bool) -> None:
     error = OSError(number, os.strerror(number), "somewhere")
     assert files.is_disk_trouble(error) == trouble
-    expected = pytest.raises(HarnessError if trouble else OSError, match="somewhere")
-    with expected, files.naming_disk_trouble():
+    said = f"cannot use somewhere: {os.strerror(number)}\n.*repeat the command to go on"
+    with pytest.raises(HarnessError, match=said), files.naming_disk_trouble():
         raise error
 
 

@@ -345,9 +345,9 @@ def test_weights_that_are_gone_are_named_and_the_rest_is_measured(
     openings = len((table / LEDGER).read_text().splitlines())
     record = record_of_a_fold_model(runs)
     record.with_name(WEIGHTS).write_bytes(b"broken")
-    assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
+    assert main(eval_from(runs, results, "--metrics", "nmi")) == 2
     said = capsys.readouterr().err
-    assert "warning: ccp-c2, reproduction 1: the weights of fold" in said
+    assert "evaluated:\n  ccp-c2, reproduction 1: the weights of fold" in said
     assert str(record.parent) in said
     frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
     assert frame["nmi_concatenated"].notna().all()  # of ccp-c2, from reproduction 2
@@ -477,9 +477,9 @@ def test_a_search_that_cannot_be_read_is_named_and_the_others_are_evaluated(
 ) -> None:
     path = next(runs.glob("*/*/ccp-c2/config.yaml"))
     path.write_text("loss: [ccp")
-    assert main(eval_from(runs, results)) == 0
+    assert main(eval_from(runs, results)) == 2
     captured = capsys.readouterr()
-    assert f"warning: {path.parent}: {path} is not valid YAML" in captured.err
+    assert f"evaluated:\n  {path.parent}: {path} is not valid YAML" in captured.err
     assert "proxyanchor" in captured.out
 
 
@@ -488,9 +488,9 @@ def test_a_search_on_images_that_are_gone_is_named(
 ) -> None:
     path = next(runs.glob("*/*/ccp-c2/config.yaml"))
     path.write_text(path.read_text().replace("/pictures", "/moved"))
-    assert main(eval_from(runs, results)) == 0
+    assert main(eval_from(runs, results)) == 2
     said = capsys.readouterr().err
-    assert f"warning: {path.parent}: no folder at" in said and "/moved" in said
+    assert f"evaluated:\n  {path.parent}: no folder at" in said and "/moved" in said
 
 
 def test_a_half_finished_search_is_evaluated_and_marked(table: Path) -> None:
@@ -500,17 +500,18 @@ def test_a_half_finished_search_is_evaluated_and_marked(table: Path) -> None:
     assert "proxyanchor †" in (table / "leaderboard.md").read_text()
 
 
-def test_a_truncated_record_of_a_model_is_named_and_the_other_runs_are_tested(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_truncated_record_of_a_model_is_set_aside_and_the_model_trained_again(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = record_of_a_fold_model(runs)
+    before = FoldRecord.read(path)
     path.write_text(path.read_text()[:50])
     assert main(eval_from(runs, tmp_path / "new")) == 0
-    said = capsys.readouterr().err
-    assert said.count(f"warning: ccp-c2, reproduction 1: {path}: not a complete JSON file") == 1
+    assert f"{path} is damaged" in caplog.text and path.with_name("record.damaged.json").exists()
+    assert FoldRecord.read(path).history == before.history
     table = tmp_path / "new" / FOLDER / "folder_pictures-convnet"
     frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
-    assert frame.loc[["ccp-c2", "proxyanchor"], "reproductions"].tolist() == [1, 2]
+    assert frame.loc[["ccp-c2", "proxyanchor"], "reproductions"].tolist() == [2, 2]
 
 
 def test_a_truncated_record_of_a_test_is_named_by_the_command(
@@ -518,7 +519,7 @@ def test_a_truncated_record_of_a_test_is_named_by_the_command(
 ) -> None:
     path = next(results.glob("*/*/records/ccp-c2/*-01.json"))
     path.write_text(path.read_text()[:50])
-    assert main(eval_from(runs, results, "--metrics", "nmi")) == 0
+    assert main(eval_from(runs, results, "--metrics", "nmi")) == 2
     said = capsys.readouterr().err
     assert f"warning: {path}: not a complete JSON file" in said
     assert path.read_text().count("\n") < 10, "it is left as it is"

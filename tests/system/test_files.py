@@ -24,6 +24,10 @@ def mode(path: Path) -> int:
 
 def test_files_and_caches_are_as_open_as_the_umask_lets_them(umask: int, tmp_path: Path) -> None:
     write_json(tmp_path / "record.json", {})
-    build_once(tmp_path / "cache", lambda work: (work / "pixels").write_bytes(b"x"))
+    build_once(
+        tmp_path / "cache",
+        lambda work: (work / "pixels").write_bytes(b"x"),
+        lambda folder: (folder / "pixels").read_bytes(),
+    )
     assert mode(tmp_path / "record.json") == 0o666 & ~umask
     assert mode(tmp_path / "cache") == 0o777 & ~umask

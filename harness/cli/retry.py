@@ -1,0 +1,42 @@
+"""`harness retry`: failed trials return to their search."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.cli import options
+from harness.cli.options import read_values
+from harness.cli.show import Studies, nothing_found
+from harness.errors import HarnessError
+
+
+def retry(
+    studies: Studies = None,
+    loss: options.Loss = None,
+    dataset: options.Dataset = None,
+    protocol: options.Protocol = None,
+    trunk: options.Trunk = None,
+    storage: options.Storage = None,
+    runs_dir: options.RunsDir = None,
+) -> None:
+    """Return failed trials to the search, which runs them again with the same parameters.
+
+    For when what they failed of has been mended: a disk, a driver, an image. Finished folds are
+    kept. (A loss file that was edited is another loss, with a search of its own.)
+
+    $ harness retry proxyanchor --dataset glyphs
+    """
+    values = read_values(None, None, locals())
+    from harness.searching.found import find_searches
+    from harness.searching.study import retry_failed
+
+    wanted = [*(loss or []), *(studies or [])]
+    found = list(find_searches(wanted, values))
+    if not found:
+        raise HarnessError(nothing_found(wanted))
+    for one in found:
+        reasons = retry_failed(one.study(), one.storage())
+        print(f"{one.folder}: {len(reasons)} failed trials will be run again")
+        for reason, times in Counter(reasons).most_common():
+            print(f"  {times} times: {reason}")
+    print("next: the same harness search as before")

@@ -1,0 +1,81 @@
+"""Tensors and plain values in a file: whole or refused, and never code that runs when it is read.
+
+What torch saves is a pickle, which can name any function to be called. None but those that rebuild
+tensors and arrays are.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.system.files import replacing
+from harness.system.trouble import trouble_in
+
+# Arrays of numbers, in checkpoints that were written when they held the state of numpy's generator.
+_REBUILD = np.ones(1).__reduce__()[0]
+_SCALAR = np.float64(1).__reduce__()[0]
+ARRAYS: tuple[Any, ...] = (
+    *(np.ndarray, np.dtype),
+    *(type(np.dtype(kind)) for kind in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]),
+    *((_REBUILD, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+    *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+)
+
+PLAIN = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, bytes, type(None))
+
+
+def save(state: Any, path: Path) -> None:
+    """Write tensors and plain values, which takes the place of `path` when it is complete."""
+    _check_plain(state, "state")
+    with replacing(path) as file:
+        torch.save(state, file)
+
+
+def load(path: Path, device: torch.device) -> Any:
+    """What `save` wrote. ValueError for a file that is damaged or holds anything else."""
+    try:
+        with zipfile.ZipFile(path) as archive:  # torch itself does not look at its checksums
+            torn = archive.testzip()
+        if torn is not None:
+            raise ValueError(f"the checksum of {torn} in it is another")
+        with torch.serialization.safe_globals(list(ARRAYS)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location=device, weights_only=True)
+    except (zipfile.BadZipFile, EOFError, RuntimeError, KeyError, AttributeError) as error:
+        if trouble_in(error) is not None and not isinstance(error, EOFError):
+            raise
+        raise ValueError(f"not a whole file of torch: {_first_line(error)}") from None
+    except UnpicklingError as error:
+        # Not in torch's words, which advise to run whatever the file holds.
+        refused = re.search(r"(?:GLOBAL|<class '|but got )\s*'?([\w.]+)", str(error))
+        what = f", as {refused[1]}" if refused else ""
+        raise ValueError(f"it holds more than tensors and plain values{what}") from None
+
+
+def _check_plain(value: Any, place: str) -> None:
+    """What could not be read back is refused while it is still known."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            _check_plain(part, f"{place}.{name}")
+    elif isinstance(value, Sequence | set) and not isinstance(value, str | bytes):
+        for part in value:
+            _check_plain(part, place)
+    elif not isinstance(value, PLAIN):
+        raise TypeError(
+            f"a checkpoint holds tensors, numbers, texts, lists and mappings; {place} is a "
+            f"{type(value).__name__}"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
