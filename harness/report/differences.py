@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.report.table import Table
-from harness.results.compare import Comparison, compare_rows, in_words, spell_p
-from harness.results.stats import LEVEL, average_ranks, critical_difference, friedman
+from harness.results.compare import Comparison, Lead, compare_rows, in_words, spell_p
+from harness.results.stats import average_ranks, critical_difference, friedman
 
 METRIC = "map_at_r"
+
+# Of a lead that was tested.
+VERDICTS = {Lead.SHOWN: "real", Lead.NOT_OVER_CLASSES: "seeds", Lead.NOT_SHOWN: "open"}
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,11 @@ def matrix(table: Table) -> Matrix | None:
 
 
 def _cell(comparison: Comparison, row: str) -> Difference:
-    paired, classes = comparison.concatenated, comparison.classes
-    if not paired.n:
-        return Difference("–", "unknown", in_words(comparison))
+    words, verdict = in_words(comparison), VERDICTS.get(comparison.lead, "unknown")
+    if comparison.lead is Lead.UNPAIRED:
+        return Difference("–", verdict, words)
     sign = 1 if comparison.ahead == row else -1
-    if paired.t_test is None:
-        verdict = "unknown"
-    elif paired.t_test >= LEVEL:
-        verdict = "open"
-    else:
-        verdict = "seeds" if classes is not None and classes[0] <= 0 else "real"
-    return Difference(f"{100 * sign * paired.mean:+.2f}", verdict, in_words(comparison))
+    return Difference(f"{100 * sign * comparison.concatenated.mean:+.2f}", verdict, words)
 
 
 @dataclass(frozen=True)
