@@ -17,13 +17,16 @@ from pytorch_metric_learning.losses import (
     MultiSimilarityLoss,
     TripletMarginLoss,
 )
+from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
+from losses._tools.as_it_comes import as_it_comes
 from losses._tools.ball import BallDotProductSimilarity, BallLpDistance, ball_normalize
 from losses._tools.c1 import C1Loss
 from losses._tools.checks import check_base_params, check_choice, check_not_negative, check_positive
+from losses._tools.host_buffers import HostBuffers
 from losses._tools.k_center import farthest_points
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import reduced
@@ -132,7 +135,7 @@ def build_pair_loss(
     return chosen.loss(**{**defaults, **(params or {})}, distance=distance)
 
 
-class CCPLoss(ProxyLoss):
+class CCPLoss(HostBuffers, ProxyLoss):
     """A pair loss between the batch and trainable proxies, plus a little of it within the batch.
 
     Embeddings and proxies are ball-normalised; proxies are kept raw. Proxy p of class c is row
@@ -153,6 +156,7 @@ class CCPLoss(ProxyLoss):
 
     proxy_labels: Tensor
     base_alone: Tensor
+    host_buffers = ("base_alone",)
 
     def __init__(
         self,
@@ -190,31 +194,39 @@ class CCPLoss(ProxyLoss):
         self.register_buffer("base_alone", torch.tensor(False))
         self.record("proxies_per_class", "proxy_weight", "batch_weight")
 
+    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+        return as_it_comes(self, MeanReducer, indices_tuple)
+
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self._loss(embeddings, labels, None)
+
     def batch_losses(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
     ) -> LossDict:
+        return {"loss": reduced(self._loss(embeddings, labels, indices_tuple))}
+
+    def _loss(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
+    ) -> Tensor:
         base, weights = self.base, (self.proxy_weight, self.batch_weight)
         if self.base_alone:
             weights = (0.0, 1.0)
         if weights[0] == 0:
-            loss = weights[1] * base(ball_normalize(embeddings), labels, indices_tuple)
-            return {"loss": reduced(loss)}
+            loss: Tensor = base(ball_normalize(embeddings), labels, indices_tuple)
+            return weights[1] * loss
         proxies, proxy_labels = self.proxies.to(embeddings), self.proxy_labels.to(labels.device)
         if isinstance(base, AllPairsContrastiveLoss) and base.as_it_comes(indices_tuple):
             vectors = ball_normalize(torch.cat([proxies, embeddings]))
             all_labels = torch.cat([proxy_labels, labels])
-            loss = base.with_references(vectors, all_labels, len(proxies), weights)
-        else:
-            proxies, anchors = ball_normalize(proxies), ball_normalize(embeddings)
-            triplets = self._proxy_triplets(labels, proxy_labels)
-            loss = weights[0] * base(anchors, labels, triplets, proxies, proxy_labels)
-            if weights[1] > 0:
-                loss = loss + weights[1] * base(anchors, labels, indices_tuple)
-        return {"loss": reduced(loss)}
+            return base.with_references(vectors, all_labels, len(proxies), weights)
+        proxies, anchors = ball_normalize(proxies), ball_normalize(embeddings)
+        triplets = self._proxy_triplets(labels)
+        loss = weights[0] * base(anchors, labels, triplets, proxies, proxy_labels)
+        if weights[1] > 0:
+            loss = loss + weights[1] * base(anchors, labels, indices_tuple)
+        return loss
 
-    def _proxy_triplets(
-        self, labels: Tensor, proxy_labels: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
+    def _proxy_triplets(self, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
         """All triplets, for a base that takes them all; None lets a base find its pairs.
 
         PML would look for them in a batch x proxies x proxies mask: 2 GB at a thousand classes.
@@ -224,12 +236,14 @@ class CCPLoss(ProxyLoss):
         )
         if not takes_all:
             return None
-        same = labels.unsqueeze(1) == proxy_labels
-        num_own = self.proxies_per_class
-        positives = torch.where(same)[1].view(len(labels), num_own, 1)
-        negatives = torch.where(~same)[1].view(len(labels), 1, len(proxy_labels) - num_own)
+        # Counted out, as torch.where would list them, but for its wait until a GPU has counted.
+        others = torch.arange(self.num_classes - 1, device=labels.device)
+        others = others + (others >= labels.unsqueeze(1))  # (batch, classes - 1) all but the own
+        firsts = torch.arange(self.proxies_per_class, device=labels.device) * self.num_classes
+        positives = (labels.unsqueeze(1) + firsts).unsqueeze(2)
+        negatives = (firsts.unsqueeze(1) + others.unsqueeze(1)).flatten(1).unsqueeze(1)
         anchors = c_f.torch_arange_from_size(labels).view(-1, 1, 1)
-        shape = (len(labels), num_own, len(proxy_labels) - num_own)
+        shape = (len(labels), positives.shape[1], negatives.shape[2])
         a, p, n = (part.expand(shape).flatten() for part in (anchors, positives, negatives))
         return a, p, n
 
@@ -352,10 +366,16 @@ class AlternatingProjections(Hook):
         weight = self.current_weight
         if weight == 0:
             return
+        parameters: list[Tensor] = []
+        gradients: list[Tensor] = []
+        references: list[Tensor] = []
         for name, parameter in context.model.named_parameters():
             if parameter.requires_grad and parameter.grad is not None:
-                pull = parameter.detach() - self._reference(name, parameter)
-                parameter.grad.add_(pull, alpha=weight)
+                parameters.append(parameter)
+                gradients.append(parameter.grad)
+                references.append(self._reference(name, parameter))
+        if parameters:  # all in two calls: a network has hundreds of them
+            torch._foreach_add_(gradients, torch._foreach_sub(parameters, references), alpha=weight)
 
     def _reference(self, name: str, parameter: Tensor) -> Tensor:
         if self.reference is None:

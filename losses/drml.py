@@ -15,7 +15,6 @@ from pytorch_metric_learning.losses import (
     BaseMetricLossFunction,
     CosFaceLoss,
     MarginLoss,
-    ProxyAnchorLoss,
     TripletMarginLoss,
 )
 from pytorch_metric_learning.miners import BaseMiner, TripletMarginMiner
@@ -32,6 +31,7 @@ from losses._tools.checks import (
 from losses._tools.labelled_loss import LabelledLoss, LossDict, in_float32
 from losses._tools.loss_dict import reduced
 from losses._tools.mining import DistanceWeightedMiner
+from losses._tools.proxy_anchor import ProxyAnchorLoss
 from losses.baselines import BY_NAME
 from losses.method import Base, Method, Preset, Space, declared_params
 from losses.mined_losses import BY_NAME as MINED
@@ -280,14 +280,28 @@ class DRMLLoss(LabelledLoss):
 
     def _branch_loss(self, nodes: Tensor, assignment: Tensor, labels: Tensor) -> Tensor:
         total = nodes.new_zeros(())
-        for group, loss in enumerate(self.branch_losses):
-            members = torch.where(assignment == group)[0]
+        is_member = assignment.unsqueeze(1) == torch.arange(self.groups, device=labels.device)
+        masked = self._masked_losses(nodes)
+        if masked is not None:
+            for group, loss in enumerate(masked):
+                total = total + loss.of_members(nodes[:, group], labels, is_member[:, group])
+            return total
+        # A base sees members alone; on a GPU it takes one wait to know how many there are.
+        sizes = is_member.sum(dim=0).tolist()
+        groups = assignment.argsort(stable=True).split(sizes)
+        for group, (branch, members) in enumerate(zip(self.branch_losses, groups, strict=True)):
             if self.collect_stats:
                 setattr(self, f"branch{group}_size", len(members))
             # A base's mean over no samples would be NaN.
             if len(members) > 0:
-                total = total + self._mined_loss(loss, nodes[members, group], labels[members])
+                total = total + self._mined_loss(branch, nodes[members, group], labels[members])
         return total
+
+    def _masked_losses(self, nodes: Tensor) -> list[ProxyAnchorLoss] | None:
+        """The groups' losses, where these leave samples out without a list of the others."""
+        losses = [loss for loss in self.branch_losses if isinstance(loss, ProxyAnchorLoss)]
+        possible = len(losses) == self.groups and all(loss.as_it_comes(nodes) for loss in losses)
+        return losses if possible and self.miner is None and not self.collect_stats else None
 
     def _mined_loss(
         self,

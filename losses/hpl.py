@@ -16,17 +16,20 @@ from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
+from losses._tools.as_it_comes import as_it_comes
 from losses._tools.checks import (
     check_choice,
     check_cosine,
     check_not_negative,
     check_positive,
 )
-from losses._tools.cosine import cosine_similarities
+from losses._tools.cosine import cosine_loss, cosine_similarities, plain_cosine
+from losses._tools.host_buffers import HostBuffers
 from losses._tools.kmeans import cluster_means, seed_centroids, spherical_kmeans
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements
-from losses._tools.nca import check_denominator, nca_losses
+from losses._tools.nca import check_denominator, nca_formula, nca_losses
+from losses._tools.proxy_anchor import anchor_formula
 from losses.baselines import BY_NAME
 from losses.method import (
     LOSS_LR,
@@ -81,7 +84,7 @@ def superclass_indices(superclasses: Sequence[int] | Tensor, num_classes: int) -
     return torch.unique(given, return_inverse=True)[1]
 
 
-class HierarchicalProxyLoss(ProxyLoss):
+class HierarchicalProxyLoss(HostBuffers, ProxyLoss):
     """A proxy loss at every level of a hierarchy that k-means finds among the proxies.
 
     Level 0 has a learnable proxy per class, in `proxies`. The proxies of level l are clusters
@@ -103,6 +106,8 @@ class HierarchicalProxyLoss(ProxyLoss):
             of `num_coarse` only what comes after its first entry counts.
         denominator: of "nca": "all" proxies, or "negatives".
     """
+
+    host_buffers = ("step",)
 
     def __init__(
         self,
@@ -165,6 +170,25 @@ class HierarchicalProxyLoss(ProxyLoss):
         if top is not None:
             self.get_buffer("assign_1").copy_(top)
 
+    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+        return (
+            self.denominator == "all"
+            and as_it_comes(self, type(self.get_default_reducer()), indices_tuple)
+            and plain_cosine(self.distance)
+        )
+
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        total = embeddings.new_zeros(())
+        for level, (proxies, level_labels) in enumerate(self._levels(embeddings, labels)):
+            scale, weight = self.scale[level], self.level_weights[level]
+            if self.base == "nca":
+                formula = nca_formula(level_labels, 2 * scale)
+            else:
+                formula = anchor_formula(level_labels, scale, self.margin[level])
+            loss = cosine_loss(embeddings, proxies, formula)
+            total = torch.add(total, loss, alpha=weight)
+        return total
+
     def batch_losses(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
     ) -> LossDict:
@@ -172,14 +196,10 @@ class HierarchicalProxyLoss(ProxyLoss):
         if indices_tuple is not None:
             miner_weights = lmu.convert_to_weights(indices_tuple, labels, embeddings.dtype)
         loss_dict: LossDict = {}
-        for level, (proxies, assignments) in enumerate(self._levels(embeddings)):
-            if assignments is not None:
-                labels = assignments[labels]
+        for level, (proxies, level_labels) in enumerate(self._levels(embeddings, labels)):
             cosines = cosine_similarities(self.distance, embeddings, proxies)
             losses = self._nca if self.base == "nca" else self._anchor
-            loss_dict |= losses(level, cosines, labels, miner_weights)
-        if self.training:
-            self.step += 1
+            loss_dict |= losses(level, cosines, level_labels, miner_weights)
         return loss_dict
 
     def _nca(
@@ -220,11 +240,11 @@ class HierarchicalProxyLoss(ProxyLoss):
     def _elements(self, level: int, losses: Tensor, divisor: int) -> dict[str, Any]:
         return {**elements(self.level_weights[level] * losses), "divisor": divisor}
 
-    def _levels(self, embeddings: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-        """Proxies of each level, and to which of them the level below is assigned."""
+    def _levels(self, embeddings: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Proxies of each level, and the labels of the batch there; the step is counted."""
         hierarchy = self._hierarchy()
         finer = self.proxies.to(embeddings)
-        levels: list[tuple[Tensor, Tensor | None]] = [(finer, None)]
+        levels = [(finer, labels)]
         for coarse, assignments in hierarchy:
             # Copies, so that the next clustering changes nothing that backward still needs.
             assignments = assignments.to(embeddings.device, copy=True)
@@ -232,7 +252,10 @@ class HierarchicalProxyLoss(ProxyLoss):
                 finer = cluster_means(normalize(finer), assignments, len(coarse))
             else:
                 finer = coarse.to(embeddings, copy=True)
-            levels.append((finer, assignments))
+            labels = assignments[labels]
+            levels.append((finer, labels))
+        if self.training:
+            self.step += 1
         return levels
 
     def _hierarchy(self) -> list[tuple[Tensor, Tensor]]:

@@ -12,14 +12,17 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
+from losses._tools.all_pairs import AllPairsContrastiveLoss
+from losses._tools.c1 import C1Loss
 from losses._tools.checks import check_embeddings, check_not_negative, check_positive
+from losses._tools.host_buffers import HostBuffers
 from losses._tools.labelled_loss import LossDict, in_float32
 from losses._tools.loss_dict import reduced
 from losses.ccp import CCP_PROTOCOL, CCP_PROTOCOLS, PAIR_LOSSES, build_pair_loss
 from losses.method import STANDS_FOR, Base, Method, NamedSpace, Preset, Space, declared_params
 
 
-class XBMLoss(BaseMetricLossFunction):
+class XBMLoss(HostBuffers, BaseMetricLossFunction):
     """A pair loss on the batch, plus the same loss between the batch and a queue of past ones.
 
     The first `start` training batches are neither compared with the queue nor put into it.
@@ -39,6 +42,7 @@ class XBMLoss(BaseMetricLossFunction):
     memory_labels: Tensor
     step: Tensor
     num_enqueued: Tensor
+    host_buffers = ("step", "num_enqueued")
 
     def __init__(
         self,
@@ -101,12 +105,16 @@ class XBMLoss(BaseMetricLossFunction):
         # A copy: the next batch overwrites slots that this batch's backward may still need.
         memory = self.memory[:filled].clone().to(embeddings)
         memory_labels = self.memory_labels[:filled].to(embeddings.device)
+        base = self.base
+        if isinstance(base, C1Loss | AllPairsContrastiveLoss) and base.as_it_comes():
+            loss = base.against(embeddings, labels, memory, memory_labels, own_slots)
+            return self.memory_weight * loss
         same = labels.unsqueeze(1) == memory_labels
         different = ~same
         if own_slots is not None:
             same[c_f.torch_arange_from_size(labels), own_slots] = False
         pairs = (*torch.where(same), *torch.where(different))
-        return self.memory_weight * self.base(embeddings, labels, pairs, memory, memory_labels)
+        return self.memory_weight * base(embeddings, labels, pairs, memory, memory_labels)
 
     def _enqueue(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Overwrite the oldest slots; (batch,) the slots that now hold this batch."""

@@ -263,9 +263,7 @@ class Trainer:
         return score
 
     def _weights(self) -> dict[str, Tensor]:
-        return {
-            name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()
-        }
+        return _copy_to_host(self.model.state_dict())
 
     def _stopped_by(self) -> str | None:
         progress, protocol = self.progress, self.protocol
@@ -344,6 +342,18 @@ def _global_generators(seed: int, device: torch.device) -> Iterator[None]:
             yield
         finally:
             np.random.set_state(numpy_state)
+
+
+def _copy_to_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A copy on the CPU; a GPU is waited for once for each type of numbers."""
+    copies: dict[str, Tensor] = {}
+    for dtype in {value.dtype for value in state.values()}:
+        those = {name: value.detach() for name, value in state.items() if value.dtype == dtype}
+        flat = torch.cat([value.flatten() for value in those.values()]).cpu()
+        parts = flat.split([value.numel() for value in those.values()])
+        for (name, value), part in zip(those.items(), parts, strict=True):
+            copies[name] = part.view(value.shape)
+    return {name: copies[name] for name in state}
 
 
 def _peak_memory(device: torch.device) -> int:

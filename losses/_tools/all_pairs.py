@@ -43,20 +43,37 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
         if ref_emb is None:
             return self.with_references(embeddings, labels, 0, (0, 1))
         ref_emb, ref_labels = c_f.set_ref_emb(embeddings, labels, ref_emb, ref_labels)
+        return self.against(embeddings, labels, ref_emb, ref_labels)
+
+    def against(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_emb: Tensor,
+        ref_labels: Tensor,
+        left_out: Tensor | None = None,
+    ) -> Tensor:
+        """The loss against references, for each anchor without the one in `left_out`."""
         vectors, all_labels = torch.cat([ref_emb, embeddings]), torch.cat([ref_labels, labels])
-        return self.with_references(vectors, all_labels, len(ref_emb), (1, 0))
+        return self.with_references(vectors, all_labels, len(ref_emb), (1, 0), left_out)
 
     def with_references(
-        self, vectors: Tensor, labels: Tensor, num_references: int, weights: tuple[float, float]
+        self,
+        vectors: Tensor,
+        labels: Tensor,
+        num_references: int,
+        weights: tuple[float, float],
+        left_out: Tensor | None = None,
     ) -> Tensor:
         """The weighted losses against references and within the batch, added up in one go.
 
         Args:
             vectors: the references, then the batch; labels likewise.
+            left_out: (batch,) a reference that each vector of the batch is not compared with.
         """
         margins = (self.pos_margin, self.neg_margin)
         vectors = self._normalized(vectors)
-        return _Contrastive.apply(vectors, labels, num_references, margins, weights)
+        return _Contrastive.apply(vectors, labels, num_references, margins, weights, left_out)
 
     def _normalized(self, vectors: Tensor) -> Tensor:
         distance = self.distance
@@ -92,6 +109,7 @@ class _Contrastive(torch.autograd.Function):
         num_references: int,
         margins: tuple[float, float],
         weights: tuple[float, float],
+        left_out: Tensor | None,
     ) -> Tensor:
         pos_margin, neg_margin = margins
         same = (labels[num_references:].unsqueeze(1) == labels).to(vectors.dtype)
@@ -100,6 +118,8 @@ class _Contrastive(torch.autograd.Function):
         offsets = neg_margin - same * (pos_margin + neg_margin)
         violations = torch.addcmul(offsets, sign, roots * apart).relu_()
         violations[:, num_references:].fill_diagonal_(0)
+        if left_out is not None:
+            violations.scatter_(1, left_out.unsqueeze(1), 0)
         violated = violations.sign()
         pair_weights = _pair_weights(violated, same, num_references, weights)
         loss = torch.vdot(violations.flatten(), pair_weights.flatten())
@@ -119,7 +139,7 @@ class _Contrastive(torch.autograd.Function):
         result = torch.addmm(vectors * slopes.sum(0).unsqueeze(1), slopes.T, batch, alpha=-1)
         of_batch = result[ctx.num_references :]
         of_batch.addmm_(slopes, vectors, alpha=-1).addcmul_(batch, slopes.sum(1, keepdim=True))
-        return result, None, None, None, None
+        return result, None, None, None, None, None
 
 
 def _pair_weights(

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from pytorch_metric_learning.losses import BaseMetricLossFunction
+from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 from torch import Tensor
 
+from losses._tools.as_it_comes import as_it_comes
 from losses._tools.ball import BallDotProductSimilarity
 from losses._tools.checks import check_embeddings
 from losses._tools.labelled_loss import in_float32
@@ -43,17 +45,55 @@ class C1Loss(BaseMetricLossFunction):
     ) -> dict[str, dict[str, Any]]:
         c_f.labels_or_indices_tuple_required(labels, indices_tuple)
         check_embeddings(embeddings)
+        masks = self._pair_masks(indices_tuple, labels, ref_labels, (len(embeddings), len(ref_emb)))
+        return {"loss": elements(self._losses(embeddings, ref_emb, *masks))}
+
+    def against(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_emb: Tensor,
+        ref_labels: Tensor,
+        left_out: Tensor | None,
+    ) -> Tensor:
+        """The mean loss against references, for each anchor without the one in `left_out`."""
+        check_embeddings(embeddings)
+        same, different = lmu.get_matches_and_diffs(labels, ref_labels)
+        if left_out is not None:
+            same = same.scatter(1, left_out.unsqueeze(1), 0)
+        return self._losses(embeddings, ref_emb, same.bool(), different.bool()).mean()
+
+    def as_it_comes(self) -> bool:
+        """Whether `against` is what this class would do with a list of pairs."""
+        return as_it_comes(self, MeanReducer) and not self.distance.collect_stats
+
+    def _losses(
+        self, embeddings: Tensor, ref_emb: Tensor, positive: Tensor, negative: Tensor
+    ) -> Tensor:
+        """(anchors,) sums over the pairs of two masks."""
         # Sums over a memory of thousands of pairs need float32 at least.
         with torch.autocast(embeddings.device.type, enabled=False):
             similarities = self.distance(in_float32(embeddings), in_float32(ref_emb))
-        a1, p, a2, n = lmu.convert_to_pairs(indices_tuple, labels, ref_labels)
-        positive = torch.zeros_like(similarities, dtype=torch.bool)
-        negative = torch.zeros_like(similarities, dtype=torch.bool)
-        positive[a1, p] = True
-        negative[a2, n] = True
         pull = (1 - similarities - self.epsilon).relu().where(positive, 0)
         push = (similarities - self.margin).relu().where(negative, 0)
-        return {"loss": elements((pull + push).sum(dim=1))}
+        return (pull + push).sum(dim=1)
+
+    def _pair_masks(
+        self,
+        indices_tuple: tuple[Tensor, ...] | None,
+        labels: Tensor | None,
+        ref_labels: Tensor | None,
+        shape: tuple[int, int],
+    ) -> tuple[Tensor, Tensor]:
+        """(anchors, references) which are positive pairs, and which are negative ones."""
+        if indices_tuple is None:  # a list of all pairs has a length that the CPU must wait for
+            same, different = lmu.get_matches_and_diffs(labels, ref_labels)
+            return same.bool(), different.bool()
+        a1, p, a2, n = lmu.convert_to_pairs(indices_tuple, labels, ref_labels)
+        positive, negative = torch.zeros((2, *shape), dtype=torch.bool, device=a1.device)
+        positive[a1, p] = True
+        negative[a2, n] = True
+        return positive, negative
 
     def get_default_distance(self) -> BallDotProductSimilarity:
         return BallDotProductSimilarity()

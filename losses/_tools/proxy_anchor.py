@@ -16,23 +16,32 @@ from losses._tools.checks import check_labels
 from losses._tools.cosine import Formula, cosine_loss, plain_cosine
 
 
-def anchor_formula(labels: Tensor, scale: float, margin: float) -> Formula:
+def anchor_formula(
+    labels: Tensor, scale: float, margin: float, members: Tensor | None = None
+) -> Formula:
     """The mean of log(1 + sum of exp) over the proxies' positives, plus that over negatives.
 
     Only proxies with a positive in the batch have the first, and its mean is over them.
+
+    Args:
+        members: (batch,) which samples count; all unless given. Without any the loss is 0.
     """
 
     def formula(cosines: Tensor) -> tuple[Tensor, Tensor]:
         num_proxies = cosines.shape[1]
         own = labels.unsqueeze(1) == torch.arange(num_proxies, device=labels.device)
         scaled, shift, nothing = cosines * scale, scale * margin, -torch.inf
+        other = ~own
+        if members is not None:
+            own, other = own & members.unsqueeze(1), other & members.unsqueeze(1)
         positive = (shift - scaled).masked_fill_(~own, nothing)
-        negative = scaled.add_(shift).masked_fill_(own, nothing)
+        negative = scaled.add_(shift).masked_fill_(~other, nothing)
         # A last row of zeros is the 1 in the logarithm: it has the share 1 / (1 + sum of exp).
         exponents = pad(torch.cat([positive, negative], dim=1), (0, 0, 0, 1))
         of_positive, of_negative = log_softmax(exponents, dim=0)[-1].view(2, num_proxies).sum(dim=1)
         by_positive, by_negative = softmax(exponents, dim=0)[:-1].split(num_proxies, dim=1)
-        weight = own.any(dim=0).sum().reciprocal()  # of each proxy that is present
+        present = own.any(dim=0).sum(dtype=cosines.dtype)
+        weight = present.clamp_min_(1).reciprocal_()  # of each proxy that is present
         loss = -(of_positive * weight + of_negative / num_proxies)
         slopes = by_positive * (weight * -scale)
         return loss, slopes.add_(by_negative, alpha=scale / num_proxies)
@@ -62,6 +71,11 @@ class ProxyAnchorLoss(pml.ProxyAnchorLoss):
         labels = c_f.to_device(labels, embeddings)
         check_labels(labels, self.num_classes)
         formula = anchor_formula(labels, self.alpha, self.margin)
+        return cosine_loss(embeddings, self.proxies, formula)
+
+    def of_members(self, embeddings: Tensor, labels: Tensor, members: Tensor) -> Tensor:
+        """The loss of those samples that a mask picks; only where it is used as it comes."""
+        formula = anchor_formula(labels, self.alpha, self.margin, members)
         return cosine_loss(embeddings, self.proxies, formula)
 
     def as_it_comes(

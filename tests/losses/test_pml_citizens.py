@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 import torch
 from pytorch_metric_learning.distances.base_distance import BaseDistance
-from pytorch_metric_learning.losses import MultipleLosses, NormalizedSoftmaxLoss, NTXentLoss
+from pytorch_metric_learning.losses import (
+    BaseMetricLossFunction,
+    MultipleLosses,
+    NormalizedSoftmaxLoss,
+    NTXentLoss,
+)
 from pytorch_metric_learning.miners import MultiSimilarityMiner
 from pytorch_metric_learning.reducers import AvgNonZeroReducer, DoNothingReducer, MeanReducer
 from pytorch_metric_learning.regularizers import LpRegularizer
@@ -251,12 +256,34 @@ def test_collecting_statistics_changes_neither_value_nor_gradient(
         monkeypatch.setattr(c_f, "COLLECT_STATS", collect)
         loss, head = citizen.make()
         assert loss.collect_stats is collect
-        value = loss(head(features), labels)
+        # In double precision: without statistics a loss may take a shorter way.
+        value = loss.double()(head.double()(features.double()), labels)
         value.backward()
         results.append((value, gradients(head)))
     torch.testing.assert_close(results[0], results[1])
     distances = [module for module in loss.modules() if isinstance(module, BaseDistance)]
     assert any(distance.initial_avg_query_norm > 0 for distance in distances)
+
+
+def test_the_short_form_is_what_the_reducer_makes_of_the_terms(citizen: Case) -> None:
+    results = []
+    for forward in (type(citizen.build()).forward, BaseMetricLossFunction.forward):
+        loss, head = (part.double() for part in citizen.make())
+        for features, labels in batches(2):  # the second time HPL has its clusters
+            head.zero_grad()
+            loss.zero_grad()
+            value = forward(loss, head(features.double()), labels)
+            value.backward()
+        results.append((value.detach(), gradients(head), gradients(loss)))
+    torch.testing.assert_close(*results)
+
+
+def test_what_a_step_looks_at_stays_on_the_host(citizen: Case) -> None:
+    loss, _ = citizen.make()
+    counters = getattr(loss, "host_buffers", ())
+    loss.to("meta")
+    for name, buffer in loss.named_buffers():
+        assert buffer.device.type == ("cpu" if name in counters else "meta")
 
 
 def test_logits_of_a_trained_loss_are_largest_for_the_right_class(citizen: Case) -> None:

@@ -44,7 +44,9 @@ def value_and_gradients(loss: Any, labels: Tensor = LABELS, *more: Any) -> tuple
 
 
 @pytest.mark.parametrize(("alpha", "margin"), [(32.0, 0.1), (128.0, 1.0), (1.0, -0.2)])
-@pytest.mark.parametrize("labels", [LABELS, LABELS[:1], LABELS[:3]], ids=["some", "one", "alike"])
+@pytest.mark.parametrize(
+    "labels", [LABELS, LABELS[:6], LABELS[:1], LABELS[:3]], ids=["four", "three", "one", "alike"]
+)
 def test_value_and_gradients_are_those_of_pml(alpha: float, margin: float, labels: Tensor) -> None:
     theirs, ours = both_losses(alpha=alpha, margin=margin)
     assert ours.as_it_comes(embeddings())
