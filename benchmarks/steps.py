@@ -8,9 +8,9 @@ The trainer itself trains under the protocol `frozen`, on made-up features of CU
 thread; a step has its share of the validation that comes every hundred steps. Its floor is what no
 implementation saves: the products of head and loss with their gradients, Adam's fused update of all
 parameters, and the validation's share, each run alone on the same shapes in the pauses of the same
-training. All times are milliseconds of CPU time of this process, means over twenty steps, the best
-of many: others on the machine disturb them little. The parts of a step are measured in a second
-training, for looking at the clock takes a few microseconds itself.
+training. All times are milliseconds of CPU time of this process, means over a few steps, the best
+of hundreds: others on the machine disturb them little. The batches of many steps are drawn
+together; a step has its share of that, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from torch.nn.functional import linear
 
 from harness import registry
 from harness.config import RunConfig
+from harness.data.batches import Drawn, TrainBatches
 from harness.data.features import Features
 from harness.data.loading import Loader
 from harness.datasets.dataset import Listing
@@ -46,7 +46,6 @@ from protocols.splits import split_classes
 
 LIMIT = 1.5  # asked of step / floor
 ASKED = ("proxyanchor", "contrastive", "proxynca++", "proxygml", "ccp-c2")
-PARTS = ("batch", "forward", "loss", "backward", "hook", "optimizer", "validation")
 FLOOR = ("products", "adam", "validation")
 CPU = torch.device("cpu")
 
@@ -79,12 +78,11 @@ class Row:
 
     name: str
     step: float
-    parts: dict[str, float]
     floor: dict[str, float]
 
     def line(self, judged: bool) -> str:
         floor = sum(self.floor.values())
-        numbers = [*self.parts.values(), self.step, *self.floor.values(), floor]
+        numbers = [self.step, *self.floor.values(), floor]
         ratio = self.step / floor
         verdict = ("yes" if ratio <= LIMIT else "NO") if judged and self.name in ASKED else ""
         cells = "".join(f"{number:>11.3f}" for number in numbers)
@@ -117,73 +115,59 @@ class Groups:
 
     def begin_window(self) -> None:
         self.asked = 0
+        self._begin_group()
+
+    def _begin_group(self) -> None:
+        self.drew = False
         self.started = time.process_time()
 
     def before_batch(self) -> None:
         if self.asked and self.asked % self.size == 0:
-            now = time.process_time()
-            self.best.note("steps", now - self.started)
-            self.started = now
+            self._end_group("steps")
         self.asked += 1
 
     def end_window(self) -> None:
         """After a validation, which comes with the last group."""
-        self.best.note("steps and validation", time.process_time() - self.started)
+        self._end_group("steps and validation")
+
+    def _end_group(self, name: str) -> None:
+        if not self.drew:  # for later groups, which are not asked to pay for it
+            self.best.note(name, time.process_time() - self.started)
+        self._begin_group()
+
+    def watch_draws(self, batches: TrainBatches) -> None:
+        """Time the drawing of many batches apart."""
+        draw = batches._draw
+
+        def timed(steps: Sequence[int]) -> dict[int, Drawn]:
+            self.drew = True
+            start = time.process_time()
+            drawn = draw(steps)
+            self.best.note("draw", (time.process_time() - start) / len(steps))
+            return drawn
+
+        object.__setattr__(batches, "_draw", timed)  # of a frozen dataclass
 
     def step(self, groups: int) -> float:
-        """Seconds of a step with its share of the validation of so many groups."""
+        """Seconds of a step with its share of drawing and of the validation of so many groups."""
         best = self.best.seconds
-        return ((groups - 1) * best["steps"] + best["steps and validation"]) / groups / self.size
+        all_groups = (groups - 1) * best["steps"] + best["steps and validation"]
+        return all_groups / groups / self.size + best["draw"]
 
 
 Call = Callable[..., Any]
 
 
-class Clock:
-    """CPU seconds spent in the parts of a trainer."""
-
-    def __init__(self) -> None:
-        self.spent: dict[str, float] = {}
-
-    def timed(self, part: str, call: Call) -> Call:
-        def run(*arguments: Any, **more: Any) -> Any:
-            start = time.process_time()
-            try:
-                return call(*arguments, **more)
-            finally:
-                self.spent[part] += time.process_time() - start
-
-        return run
-
-    @contextmanager
-    def watching(self, trainer: Trainer) -> Iterator[None]:
-        """With every part of a trainer timed; what it is given stays timed afterwards."""
-        watched: dict[str, tuple[Any, str]] = {
-            "forward": (trainer.model, "forward"),
-            "loss": (trainer.loss, "forward"),
-            "hook": (trainer.hook, "after_backward"),
-            "optimizer": (trainer.optimizer, "step"),
-            "validation": (trainer, "validate"),
-        }
-        for part, (owner, name) in watched.items():
-            setattr(owner, name, self.timed(part, getattr(owner, name)))
-        watch_batches(trainer, lambda load: self.timed("batch", load))
-        backward = Tensor.backward
-        Tensor.backward = self.timed("backward", backward)  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            Tensor.backward = backward  # type: ignore[method-assign]
-
-
 @dataclass(frozen=True)
 class WatchedLoader(Loader):
-    """A loader with something around the call that gets the next batch."""
+    """A loader with something around the call that gets the next training batch."""
 
     watch: Callable[[Call], Call] = lambda load: load
 
     def load(self, dataset: Any, order: Sequence[int] | None = None) -> Iterator[Any]:
         batches = super().load(dataset, order)
+        if not isinstance(dataset, TrainBatches):  # the pool that CCP picks proxies from
+            return batches
         return iter(self.watch(lambda: next(batches, None)), None)
 
 
@@ -312,24 +296,10 @@ def measure_step(unit: Unit, size: Size) -> tuple[float, dict[str, float]]:
         groups.begin_window()
 
     watch_batches(trainer, watch)
+    groups.watch_draws(trainer.batches)
     fit(trainer, pause)
     share = floor.seconds["validation"] / size.steps
     return groups.step(size.groups), {**floor.seconds, "validation": share}
-
-
-def measure_parts(unit: Unit, size: Size) -> dict[str, float]:
-    """Seconds of the parts of a step."""
-    trainer, clock, best = unit.build_trainer(CPU), Clock(), Best()
-
-    def pause() -> None:
-        for part, seconds in clock.spent.items():
-            best.note(part, seconds / size.steps)
-        clock.spent = dict.fromkeys(PARTS, 0.0)
-
-    with clock.watching(trainer):
-        clock.spent = dict.fromkeys(PARTS, 0.0)
-        fit(trainer, pause)
-    return best.seconds
 
 
 def fit(trainer: Trainer, pause: Callable[[], None]) -> None:
@@ -338,11 +308,10 @@ def fit(trainer: Trainer, pause: Callable[[], None]) -> None:
 
 
 def measure(unit: Unit, size: Size) -> Row:
-    (step, floor), parts = measure_step(unit, size), measure_parts(unit, size)
+    step, floor = measure_step(unit, size)
     return Row(
         name=unit.experiment.method.name,
         step=step * 1e3,
-        parts={part: parts[part] * 1e3 for part in PARTS},
         floor={part: floor[part] * 1e3 for part in FLOOR},
     )
 
@@ -357,7 +326,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # what losses say of tiny sizes
     listing, features = make_features(size)
     print(f"torch {torch.__version__}, one thread; CPU milliseconds per step")
-    heads = "".join(f"{head:>11}" for head in (*PARTS, "step", *FLOOR, "floor"))
+    heads = "".join(f"{head:>11}" for head in ("step", *FLOOR, "floor"))
     print(f"{'':<16}{heads}{'ratio':>7}  <= {LIMIT}")
     with cpu_threads(1):
         for name in options.losses or registry.names("loss"):

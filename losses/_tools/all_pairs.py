@@ -155,7 +155,7 @@ def _pair_weights(
     ):
         if alike.shape[1] > 0:
             of_positive, of_negative = (weight / count.sum(1).clamp_min_(1)).unbind()
-            parts.append(torch.lerp(of_negative, of_positive, alike))
+            parts.append((alike * (of_positive - of_negative)).add_(of_negative))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
@@ -166,5 +166,5 @@ def _distances(vectors: Tensor, num_references: int) -> tuple[Tensor, Tensor]:
     squared = torch.addmm(squares, batch, vectors.T, alpha=-2).add_(batch_squares.unsqueeze(1))
     precision = torch.finfo(vectors.dtype)
     unsure = squares.amax().mul_(8 * precision.eps).add_(precision.tiny)
-    apart = (squared > unsure).to(vectors.dtype)
+    apart = (squared - unsure).sign_().relu_()
     return squared.clamp_min_(unsure).sqrt_(), apart
