@@ -14,7 +14,7 @@ import numpy as np
 from harness.errors import HarnessError, unknown
 from harness.metrics.names import title_of
 from harness.results.layout import find_tables, fits, label_of_dataset, table_name
-from harness.results.records import TestRecord
+from harness.results.records import TEST_SELECTED, TestRecord
 from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import (
     LEVEL,
@@ -154,6 +154,11 @@ def _rows(
     for name in names:
         if name not in rows:
             raise unknown("method", name, rows, f"these have records in {table}")
+        if rows[name][0].kind == TEST_SELECTED:
+            raise HarnessError(
+                f"{name}: its epoch was chosen by the score on the test classes, so a lead on them "
+                "proves nothing; compare results of a protocol that selects by validation"
+            )
     return {name: rows[name] for name in names}
 
 

@@ -20,8 +20,10 @@ from harness.errors import HarnessError
 from harness.evaluation import test_selected
 from harness.evaluation.reproductions import evaluate
 from harness.results import leaderboard, rendering
+from harness.results.compare import compare
 from harness.results.layout import LEDGER, RECORDS
 from harness.results.records import TestRecord
+from harness.results.verdict import read_tables
 from harness.training.replay import replayed
 from harness.training.trial import train, units_of
 from losses.ccp import AlternatingProjections
@@ -241,6 +243,17 @@ def test_a_classic_row_is_never_ranked_with_one_of_the_reality_check(tmp_path: P
     board = leaderboard.build(table)
     assert board.frame["method"].tolist() == ["ms"]
     assert "select is test in it, best in the newest record" in board.problems[0]
+
+
+def test_test_selected_rows_are_neither_compared_nor_judged(tmp_path: Path) -> None:
+    protocol = {**make_record().identity["protocol"], "name": "classic-hpl", "select": "test"}
+    for method in ("ms", "triplet"):
+        record = make_record(method, protocol=protocol, kind="test-selected")
+        table = put(tmp_path, record).parent.parent.parent
+    with pytest.raises(HarnessError, match="a lead on them proves nothing"):
+        compare([table], ["ms (test-selected)", "triplet (test-selected)"], "map_at_r", [])
+    with pytest.raises(HarnessError, match="no records in"):
+        read_tables(tmp_path, None, [], lambda table: True)
 
 
 def test_a_record_cannot_hide_that_it_was_selected_on_the_test() -> None:
