@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from filelock import Timeout
@@ -81,7 +82,7 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
             if any(study.missing() for study in studies):
                 raise
             logger.warning("%s; the others did its part", str(lost).partition(";")[0])
-    return [summarize(study.optuna) for study in studies]
+    return [study.storage.insist(partial(summarize, study.optuna)) for study in studies]
 
 
 def check(config: RunConfig) -> tuple[Experiment, Storage]:

@@ -253,7 +253,8 @@ class Database(Storage):
         name = _worker_name()
         stopped = threading.Event()
         ours = _workers.c.name == name
-        self._execute(_workers.insert().values(name=name, seen=sqlalchemy.func.now()))
+        row = _workers.insert().values(name=name, seen=sqlalchemy.func.now())
+        self.insist(lambda: self._insert(self.engine, row))
 
         def beat() -> None:
             while not stopped.wait(self.heartbeat):

@@ -73,11 +73,11 @@ class Study:
         self.storage = storage or storage_of(experiment)
         self.optuna = self.storage.insist(self._opened)
 
-    def wanted(self) -> int:
-        """Trials to end up with, as far as is known by now."""
+    def wanted(self, trials: Sequence[FrozenTrial] | None = None) -> int:
+        """Trials to end up with, as far as is known by now, or by these trials."""
         asked, config = self.experiment.trials, self.experiment.config
         if config.until_flat:
-            counted = self.counted()
+            counted = self.counted() if trials is None else spent(trials)
             if len(counted) >= asked and not is_flat(counted):
                 asked = max(asked, min(len(counted) + 1, config.max_trials))
         # A grid has no more points than it has.
@@ -90,13 +90,13 @@ class Study:
 
     def counted(self) -> list[FrozenTrial]:
         """Trials that are spent: complete, pruned, or failed for a reason of their own."""
-        return spent(self._trials())
+        return spent(self.trials())
 
     def best(self) -> FrozenTrial | None:
-        return best_of(self._trials())
+        return best_of(self.trials())
 
     def completed(self) -> list[FrozenTrial]:
-        return [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+        return [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
 
     def fold_scores(self) -> list[list[float]]:
         """Of every complete trial."""
@@ -118,7 +118,7 @@ class Study:
             running = [trial for trial in trials if trial.state == TrialState.RUNNING]
             taken = {index_of(trial) for trial in (*spent(trials), *running)}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
-            if index >= self.wanted():
+            if index >= self.wanted(trials):
                 return None
             space = self.experiment.space
             if index in abandoned:
@@ -164,7 +164,7 @@ class Study:
 
         False if it did so before: then it is spent, and failed with this reason.
         """
-        place = [t for t in self.storage.insist(self._trials) if index_of(t) == claim.index]
+        place = [trial for trial in self.trials() if index_of(trial) == claim.index]
         since = max((t.number for t in place if RETRIED in t.user_attrs), default=-1)
         again = any(TROUBLE in t.user_attrs for t in place if t.number > since)
         facts: dict[str, Any] = {TROUBLE: trouble, **({"reason": trouble} if again else {})}
@@ -173,8 +173,8 @@ class Study:
 
     def under_way(self) -> list[dict[str, Any]]:
         """Parameters of the trials that others are at; should one die, its trial is ours."""
-        trials = self.storage.insist(self._trials)
-        wanted = self.wanted()
+        trials = self.trials()
+        wanted = self.wanted(trials)
         running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < wanted]
         return [self.params_of(trial.params) for trial in running]
 
@@ -182,7 +182,12 @@ class Study:
     def _id(self) -> int:
         return self.storage.optuna.get_study_id_from_name(self.optuna.study_name)
 
+    def trials(self) -> list[FrozenTrial]:
+        """All of them, whatever became of them."""
+        return self.storage.insist(self._trials)
+
     def _trials(self) -> list[FrozenTrial]:
+        """Within a claim: who lost the connection has lost the claim with it."""
         return self.optuna.get_trials(deepcopy=False)
 
     def _opened(self) -> optuna.Study:
