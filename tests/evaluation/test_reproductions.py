@@ -20,6 +20,7 @@ from sklearn.decomposition import PCA
 
 from harness import evaluate as evaluate_from_python
 from harness import search as search_from_python
+from harness import verdict
 from harness.cli import main
 from harness.config import RunConfig, load_config
 from harness.data.sources import open_part
@@ -372,6 +373,12 @@ def test_records_say_how_they_were_made(table: Path) -> None:
     assert record.identity["protocol"]["max_steps"] == 4
 
 
+@pytest.mark.parametrize(("loss", "base"), [("ccp-c2", "c2"), ("proxyanchor", "")])
+def test_records_say_what_a_method_adds_something_to(table: Path, loss: str, base: str) -> None:
+    record = TestRecord.read(next(table.glob(f"records/{loss}/*.json")))
+    assert record.search["base"] == base
+
+
 def test_the_same_command_gives_bit_identical_scores(
     folder_config: RunConfig, tmp_path: Path
 ) -> None:
@@ -449,6 +456,8 @@ def test_a_loss_of_ones_own_goes_all_the_way(folder_config: RunConfig, tmp_path:
     assert summary.trials == 2 and set(summary.best_params) == {"margin"}
     board = evaluate_from_python(reproductions=1, **values)[0]
     assert summary.method in board.frame["method"].tolist()
+    said = verdict("mine", results_dir=folder_config.results_dir, against="none")
+    assert said.startswith(f"# {summary.method} against those") and "Rank 1 of 1" in said
 
 
 def test_evaluating_nothing_says_what_to_do(
