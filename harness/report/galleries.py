@@ -72,8 +72,8 @@ def make_pictures(table: Table, values: Mapping[str, Any], settings: PictureSett
         raise HarnessError("\n".join(dict.fromkeys(lost)))
     seen = {method: models.embed() for method, models in kept.items()}
     listing = next(iter(kept.values())).experiment.listing
-    thumbs = _Thumbs(listing, settings.pixels)
-    maker = _Maker(listing, seen, thumbs, settings)
+    thumbs = Thumbs(listing, settings.pixels)
+    maker = Maker(listing, seen, thumbs, settings)
     queries = maker.queries()
     points, at = maker.points()
     left_out = [m for m in table.trained if m not in kept]
@@ -99,7 +99,7 @@ def _methods(table: Table, settings: PictureSettings) -> list[str]:
     return list(settings.methods) or table.trained[: settings.most_methods]
 
 
-class _Thumbs:
+class Thumbs:
     """Small images, each made once."""
 
     def __init__(self, listing: Listing, pixels: int) -> None:
@@ -125,12 +125,12 @@ class _Thumbs:
 
 
 @dataclass(frozen=True)
-class _Maker:
+class Maker:
     """The embeddings of several methods, of the same test images."""
 
     listing: Listing
     seen: dict[str, TestEmbeddings]
-    thumbs: _Thumbs
+    thumbs: Thumbs
     settings: PictureSettings
 
     @property
@@ -188,10 +188,11 @@ class _Maker:
             class_name=self.listing.class_names[test.labels[row]],
             chosen_as=chosen_as,
             file=self.listing.names[index],
-            answers=[self._answer(method, row) for method in self.seen],
+            answers=[self.answer(method, row) for method in self.seen],
         )
 
-    def _answer(self, method: str, row: int) -> Answer:
+    def answer(self, method: str, row: int) -> Answer:
+        """The nearest neighbours of one query, for one method."""
         test = self.seen[method]
         (embedding,) = test.kinds["concatenated"]
         distances = torch.cdist(embedding[row : row + 1], embedding)[0].cpu().numpy()

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import write_images
 from PIL import Image
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
 from harness.cli import main
-from harness.report.galleries import PictureSettings, make_pictures
+from harness.evaluation.scoring import TestEmbeddings
+from harness.registry import load_dataset
+from harness.report.galleries import Maker, PictureSettings, Thumbs, make_pictures
 from harness.report.pictures import Pictures
 from harness.report.table import Table, read_table
 from harness.results.layout import LEDGER, WEIGHTS
@@ -161,6 +164,21 @@ def test_neighbours_are_the_nearest_and_framed_as_they_are(
         nearest = np.argsort(distances, kind="stable")[:3]
         (answer,) = (a for a in query.answers if a.method == "hpl-pa")
         assert answer.right == (file["labels"][nearest] == file["labels"][row]).tolist()
+
+
+def test_queries_search_the_gallery_alone_where_images_have_roles(tmp_path: Path) -> None:
+    write_images(tmp_path, num_classes=2, per_class=4)
+    listing = load_dataset("folder")[0].list_images(tmp_path)
+    points = torch.tensor([[0.0], [0.1], [0.2], [0.9], [1.0], [1.1], [0.3], [2.0]])
+    roles = np.array([True, True, False, False, True, True, False, False])
+    test = TestEmbeddings({"concatenated": [points]}, listing.labels, roles, "f", 0, np.arange(8))
+    settings = PictureSettings(count=1, neighbours=9, pixels=16)
+    maker = Maker(listing, {"one": test}, Thumbs(listing, 16), settings)
+    answer = maker.answer("one", 0)
+    # Of the gallery 2, 3 (the class of the query), 6 and 7, the nearest first.
+    assert [maker.thumbs.place(index) for index in (2, 6, 3, 7)] == answer.thumbs
+    assert answer.right == [True, False, True, False]
+    assert {query.file for query in maker.queries()} <= {listing.names[i] for i in (0, 1, 4, 5)}
 
 
 def test_thumbnails_are_small_pictures_each_once(pictures: Pictures) -> None:
