@@ -33,10 +33,10 @@ from selenium.webdriver.common.by import By  # noqa: E402
 SHOTS = (
     *(("tables", 1200, False), ("real", 1200, False), ("search", 1200, True)),
     *(("training", 1200, False), ("classes", 1200, False), ("pictures", 1200, True)),
-    *(("cost", 1200, False), ("published", 1200, False), ("tables", 375, True)),
+    *(("cost", 1200, False), ("tables", 375, True)),
 )
-TALLEST = 1400  # pixels of a picture in a document
-COLOURS = 96  # of a picture: a third of the bytes, and nobody sees it
+TALLEST = 1000  # pixels of a picture in a document
+COLOURS = 64  # of a picture: a third of the bytes, and nobody sees it
 
 
 def parts(browser: webdriver.Chrome) -> list[str]:
@@ -62,7 +62,9 @@ def take(browser: webdriver.Chrome, part: str, width: int, tallest: int) -> Imag
         "return [r.top + scrollY, r.height]",
         part,
     )
-    clip = {"x": 0, "y": box[0], "width": width, "height": min(box[1], tallest), "scale": 1}
+    above = 20  # the heading begins on the edge of its part
+    size = {"width": width, "height": min(box[1], tallest) + above}
+    clip = {"x": 0, "y": box[0] - above, "scale": 1, **size}
     shot = browser.execute_cdp_cmd(
         "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
     )

@@ -14,7 +14,7 @@ def trainings(table: Table) -> dict[str, list[dict[str, Any]]]:
     """Method -> its models; those whose records keep no history are left out."""
     found = {
         method: [_model(run, fold) for run, fold in table.folds(method) if _drawable(fold)]
-        for method in table.rows
+        for method in table.methods
     }
     return {method: models for method, models in found.items() if models}
 
