@@ -136,7 +136,7 @@ class _Contrastive(torch.autograd.Function):
         vectors, slopes = ctx.saved_tensors
         slopes = slopes * gradient
         batch = vectors[ctx.num_references :]
-        result = torch.addmm(vectors * slopes.sum(0).unsqueeze(1), slopes.T, batch, alpha=-1)
+        result = (vectors * slopes.sum(0).unsqueeze(1)).addmm_(slopes.T, batch, alpha=-1)
         of_batch = result[ctx.num_references :]
         of_batch.addmm_(slopes, vectors, alpha=-1).addcmul_(batch, slopes.sum(1, keepdim=True))
         return result, None, None, None, None, None
