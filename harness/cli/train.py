@@ -43,7 +43,7 @@ def train(
         bool, typer.Option("--naive", help="Beside it, PCA of the trunk before training.")
     ] = False,
     geometry: Annotated[
-        bool, typer.Option("--geometry", help="Covering radius and distance of training classes.")
+        bool, typer.Option("--geometry", help="Covering radius and distance of the classes.")
     ] = False,
 ) -> None:
     """Train one configuration on the four folds, without a search and without the test classes.
@@ -57,7 +57,7 @@ def train(
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
     from harness.evaluation.naive import validate_naive
-    from harness.training.trial import mean_score, train, training_geometry
+    from harness.training.trial import class_geometry, mean_score, train
 
     with progress(verbose=True) as listener:
         units, folds = train(config, count, listener, keep_weights=geometry)
@@ -74,6 +74,6 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
             score, size = validate_naive(experiment, fold.fold)
             print(f"    before training, PCA to {size}: {score:.4f}")
         if geometry:
-            radius, distance = training_geometry(unit)
-            print(f"    training classes: covering radius {radius:.4f}, distance {distance:.4f}")
+            for part, (radius, distance) in class_geometry(unit).items():
+                print(f"    {part} classes: covering radius {radius:.4f}, distance {distance:.4f}")
     print(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")

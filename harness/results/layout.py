@@ -44,6 +44,7 @@ FOLDS = "folds"
 FOLD_RECORD = "record.json"
 WEIGHTS = "model.pt"
 LAST_WEIGHTS = "last.pt"
+PROXIES = "proxies.pt"  # and all other parameters of the loss
 CHECKPOINT = "checkpoint.pt"
 FAILURE = "failure.txt"
 RETRIED = "retried.txt"

@@ -180,7 +180,7 @@ def columns_of(
         "validation_sd": "standard deviation over the folds, mean over seeds",
         "seeds": "n of the validation score",
         **tested,
-        **({"test_seeds": "n of the test scores"} if metrics else {}),
+        **({"test_seeds": "n of the test scores", "kind": KIND} if metrics else {}),
         **{column: "what the paper printed, as a part of 1" for column in printed},
         **({READ_OFF: "whether that was read off a plot"} if printed else {}),
         **COST,
@@ -253,7 +253,7 @@ def _row(
         "command": last.provenance["command"].replace("\n", " "),
     }
     if tested:
-        row |= {**mean_scores(list(tested)), "test_seeds": len(tested)}
+        row |= {**mean_scores(list(tested)), "test_seeds": len(tested), "kind": tested[0].kind}
     return row
 
 
@@ -276,6 +276,7 @@ def _validation(repetitions: Iterable[Sequence[FoldFacts]]) -> dict[str, Any]:
 
 
 READ_OFF = "published_read_off"
+KIND = f"`{TEST_SELECTED}`: the protocol reports the epoch that was best on the test classes"
 
 
 def _column_of(value: PublishedValue) -> str:
@@ -354,12 +355,15 @@ def notes_on(table: SweepTable) -> list[str]:
     """What a reader must know to read the table right."""
     frame = table.frame
     notes = ["Percent; ± is half the 95 % interval over n seeds, none for a single one."]
-    notes.append("validation: mean over the folds, of classes that were not trained on.")
+    if frame["validation"].notna().any():
+        notes.append("validation: mean over the folds, of classes that were not trained on.")
     if "test_seeds" in frame:
         notes.append(
             "concatenated: the embeddings of the fold models side by side; separated: their mean. "
             "The test classes were opened for every point: the best of them is test-selected."
         )
+        if (frame["kind"] == TEST_SELECTED).any():
+            notes.append("Each point reports the epoch that was best on the test classes.")
     changed = set(zip(frame["method"], frame["adjusted"].fillna("{}"), strict=True))
     for method, adjusted in sorted(changed):
         notes += [

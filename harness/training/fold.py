@@ -22,6 +22,7 @@ from harness.results.layout import (
     FOLD_RECORD,
     LAST_WEIGHTS,
     LOCK,
+    PROXIES,
     RETRIED,
     WEIGHTS,
 )
@@ -147,7 +148,11 @@ def _train(
             trainer = build_trainer(unit, device)
             fit = trainer.fit(checkpoint, seed, tell)
     if keep_weights:
-        kept = {LAST_WEIGHTS: trainer.last_weights, WEIGHTS: trainer.best_weights}
+        kept = {
+            LAST_WEIGHTS: trainer.last_weights,
+            PROXIES: trainer.best_proxies,
+            WEIGHTS: trainer.best_weights,
+        }
         for name, weights in kept.items():
             if weights:
                 save(weights, unit.folder / name)

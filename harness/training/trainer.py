@@ -110,6 +110,7 @@ class Trainer:
         self.progress = Progress(max_steps=self.plan.last)
         self.train_loss = float("nan")
         self.best_weights: dict[str, Tensor] = {}
+        self.best_proxies: dict[str, Tensor] = {}  # or whatever parameters the loss has
         self.last_weights: dict[str, Tensor] = {}  # only where the test selects the best ones
         self.next_checkpoint = 0.0  # the first one is written at once
 
@@ -256,6 +257,7 @@ class Trainer:
         if score > progress.best_score + self.protocol.min_gain or self.protocol.select == "last":
             progress.best_score, progress.best_step, progress.waited = score, self.step, 0
             self.best_weights = self._weights()
+            self.best_proxies = _copy_to_host(dict(self.loss.named_parameters()))
         else:
             progress.waited += 1
         self.hook.on_validation_end(self, score)
@@ -299,6 +301,7 @@ class Trainer:
             "hook": self.hook.state_dict(),
             "progress": vars(self.progress),
             "best_weights": self.best_weights,
+            "best_proxies": self.best_proxies,
             "torch_rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
             "numpy_rng": np.random.get_state(legacy=False),
@@ -324,6 +327,8 @@ class Trainer:
         self.hook.load_state_dict(state["hook"])
         self.progress = Progress(**{**state["progress"], "max_steps": self.plan.last})
         self.best_weights = {name: value.cpu() for name, value in state["best_weights"].items()}
+        proxies = state.get("best_proxies", {})  # older ones have none
+        self.best_proxies = {name: value.cpu() for name, value in proxies.items()}
         torch.set_rng_state(state["torch_rng"].cpu())
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)

@@ -86,14 +86,18 @@ def mean_score(folds: Sequence[FoldRecord]) -> float:
     return float(np.mean([fold.best_score for fold in folds]))
 
 
-def training_geometry(unit: Unit) -> tuple[float, float]:
-    """Covering radius and distance of the training classes, by a model whose weights were kept."""
+def class_geometry(unit: Unit) -> dict[str, tuple[float, float]]:
+    """Covering radius and distance of training and of validation classes, by kept weights."""
     experiment, trainval = unit.experiment, unit.trainval
     device = choose_device(experiment.config.device)
-    indices = experiment.of_classes(trainval.indices, unit.classes.train)
-    labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
     loader = evaluation_loader(experiment, device)
+    found = {}
     with cpu_threads(experiment.protocol.threads):
         model, normalizer = unit.load_model(device), experiment.method.normalizer
-        embeddings = embed_with(model, trainval, indices, loader, normalizer)
-        return covering_radius(embeddings, labels), class_distance(embeddings, labels)
+        parts = {"training": unit.classes.train, "validation": unit.classes.val}
+        for part, classes in parts.items():
+            indices = experiment.of_classes(trainval.indices, classes)
+            labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
+            embeddings = embed_with(model, trainval, indices, loader, normalizer)
+            found[part] = covering_radius(embeddings, labels), class_distance(embeddings, labels)
+    return found

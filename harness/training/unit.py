@@ -20,7 +20,7 @@ from harness.experiment import Experiment, digest_of
 from harness.metrics import retrieval
 from harness.model.build import attach, build_model
 from harness.model.network import Model
-from harness.results.layout import FOLD_RECORD, WEIGHTS, fold_folder
+from harness.results.layout import FOLD_RECORD, PROXIES, WEIGHTS, fold_folder
 from harness.results.records import FoldRecord, Identity
 from harness.training.embed import embed_with
 from harness.training.saved import load
@@ -113,6 +113,11 @@ class Unit:
             loader=open_loader(experiment.config, device, laborious=not protocol.frozen),
             micro_batch=0 if protocol.frozen else experiment.config.micro_batch,
         )
+
+    def load_proxies(self) -> dict[str, torch.Tensor]:
+        """The parameters of the loss at the best model, where weights were kept; none of some."""
+        path = self.folder / PROXIES
+        return torch.load(path, map_location="cpu") if path.exists() else {}
 
     def load_model(self, device: torch.device, weights: str = WEIGHTS) -> Model:
         """The best model of a finished unit whose weights were kept.

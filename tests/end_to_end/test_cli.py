@@ -119,7 +119,7 @@ def test_train_shows_the_four_folds(
     text = capsys.readouterr().out
     assert "margin=0.3" in text
     assert [f"fold {fold}: validation map_at_r" in text for fold in (1, 2, 3, 4)] == [True] * 4
-    assert text.count("instances 1") == 4 and text.count("covering radius 0.") == 4
+    assert text.count("instances 1") == 4 and text.count("covering radius 0.") == 8
 
 
 def test_a_flag_beats_set_and_set_beats_the_file(tmp_path: Path) -> None:
