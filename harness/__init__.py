@@ -67,7 +67,8 @@ def evaluate(
 ) -> Leaderboards:
     """Evaluate finished searches, of some losses or all, and write their tables.
 
-    The best parameters are trained again with new seeds; then the test classes are opened. What
+    The best parameters are trained again with new seeds; then the test classes are opened. With a
+    `preset`, or under a protocol that leaves nothing to search, fixed configurations instead. What
     could not be evaluated is in `.problems` of the list that is returned, and a warning each.
 
     Args:
