@@ -21,7 +21,7 @@ OF_PAPERS = [
 def rows() -> list[tuple[set[str], set[str], set[str]]]:
     """Losses, presets and protocols of each row; `the same` repeats the cell above."""
     found: list[tuple[set[str], set[str], set[str]]] = []
-    section = PAGE[PAGE.index("## Presets and their protocols") :]
+    section = PAGE.partition("## Presets and their protocols")[2].partition("\n## ")[0]
     for line in re.findall(r"^\| (?:`|the same).*$", section, flags=re.MULTILINE):
         cells = [cell.strip() for cell in line.strip("|").split("|")][:3]
         parts = [
