@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.metrics.names import KINDS, LENGTHS, title_of
 from harness.report.table import Table
-from harness.results.columns import BEST, SAME, metrics_in
+from harness.results.columns import BEST, SAME, UNKNOWN, metrics_in
 from harness.results.marks import MARKS
 from harness.results.rendering import embedding_size, length, notes_on, percent
 
@@ -64,6 +64,9 @@ def _board(table: Table, kind: str) -> Board:
     metrics = metrics_in(frame)
     spans = {metric: _span(frame, f"{metric}_{kind}") for metric in metrics}
     symbols = [mark.applies(frame).fillna(False).astype(bool).tolist() for mark in MARKS]
+    # Nobody is called the best where that cannot be said.
+    claimed = not (frame["indistinguishable"] == UNKNOWN).any()
+    groups = {BEST: "best" if claimed else "", SAME: "same"}
     lines, naive = [], []
     for i, (_, row) in enumerate(frame.iterrows()):
         cells = [_cell(row, metric, kind, spans[metric]) for metric in metrics]
@@ -80,7 +83,7 @@ def _board(table: Table, kind: str) -> Board:
                 method=str(row["method"]),
                 kind=str(row["kind"]),
                 marks=marks,
-                group={BEST: "best", SAME: "same"}.get(row["indistinguishable"], ""),
+                group=groups.get(row["indistinguishable"], ""),
                 cells=cells,
                 facts=_facts(row),
             )

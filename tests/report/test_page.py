@@ -21,6 +21,7 @@ from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_tabl
 from harness.cli import main
 from harness.report.costs import on_front
 from harness.report.differences import average, matrix
+from harness.report.leaderboards import boards
 from harness.report.page import PARTS, read_report, render
 from harness.report.searches import contour
 from harness.report.table import Table, read_table
@@ -191,6 +192,16 @@ def test_a_lead_within_noise_is_not_called_real(tmp_path: Path) -> None:
     found = matrix(table_in(folder))
     assert found is not None and found.cells[0][1] is not None
     assert found.cells[0][1].verdict == "open" and found.real == 0
+
+
+def test_nobody_is_called_the_best_from_too_few_reproductions(
+    tmp_path: Path, results: Path
+) -> None:
+    put_scores(tmp_path, "one", [0.5, 0.6])
+    folder = put_scores(tmp_path, "two", [0.4, 0.5])
+    assert {line.group for line in boards(table_in(folder))[0].lines} == {""}
+    enough = boards(table_in(next(results.glob("mlrc/cub-*"))))[0].lines
+    assert [line.group for line in enough][:2] == ["best", ""]
 
 
 def test_ranks_are_averaged_over_data_sets_of_one_protocol(results: Path) -> None:

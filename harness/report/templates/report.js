@@ -322,7 +322,7 @@ const KINDS = {
     const traces = distinct.map((value, i) => {
       const kept = by.map((_, at) => at).filter((at) => by[at] === value);
       return { name: plain(titles[value]), x: kept.map((at) => places[0][at]), y: kept.map((at) => places[1][at]), mode: "markers", customdata: kept,
-        marker: { size: 7, opacity: 0.85, color: color(`c${i % 8}`), symbol: SYMBOLS[Math.floor(i / 8) % 5] }, text: kept.map((at) => plain(names[classes[at]])), hovertemplate: HOVER };
+        marker: { size: 7, opacity: 0.85, color: color(`c${i % 8}`), symbol: SYMBOLS[i % 5] }, text: kept.map((at) => plain(names[classes[at]])), hovertemplate: HOVER };
     });
     const bare = { showticklabels: false, zeroline: false, showgrid: false, title: { text: "" } };
     return [traces, layout({ height: narrow() ? 400 : 600, showlegend: few, xaxis: bare, yaxis: { ...bare, scaleanchor: "x" } })];
