@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -18,10 +19,10 @@ def save_memory(benchmark: Benchmark, trunk: PooledTrunk) -> None:
             f"--micro-batch {config.micro_batch} would change what is trained: batch norm of "
             f"{benchmark.trunk.name} sees all images of a batch together\n"
             f"  freeze it, --protocol {config.protocol}+freeze_batchnorm=true"
-            + ("; or give --checkpoint-gradients" if _can_checkpoint(trunk) else "")
+            + ("; or give --checkpoint-gradients" if _can_checkpoint(trunk.network) else "")
         )
     if config.checkpoint_gradients:
-        if not _can_checkpoint(trunk):
+        if not _can_checkpoint(trunk.network):
             raise HarnessError(
                 f"trunk {benchmark.trunk.name} cannot compute its layers again for gradients; "
                 "timm's can (`harness list trunks`)"
@@ -30,19 +31,25 @@ def save_memory(benchmark: Benchmark, trunk: PooledTrunk) -> None:
         trunk.network.checkpoint_gradients()  # type: ignore[operator]
 
 
-def advice(benchmark: Benchmark, trunk: PooledTrunk) -> str:
+def advice(benchmark: Benchmark) -> str:
     """What would make a trunk fit that did not."""
     config, batch = benchmark.config, benchmark.protocol.batch_size
     ways = []
-    piece = (config.micro_batch or batch) // 2
-    if piece and not benchmark.protocol.frozen and not _images_meet(benchmark, trunk):
-        ways.append(f"--micro-batch {piece} (the same gradients, one more pass forward)")
-    if not config.checkpoint_gradients and _can_checkpoint(trunk):
-        ways.append("--checkpoint-gradients (the same gradients, layers computed twice)")
-    if config.per_gpu != 1 or config.workers != 1:
-        ways.append("fewer workers on a card (--per-gpu, --workers)")
-    smaller = f"smaller batches or images, --protocol {config.protocol}+batch_size={batch // 2}"
-    return " or ".join(ways) if ways else f"{smaller}: another table"
+    if not benchmark.protocol.frozen:
+        with torch.device("meta"):  # memory is short
+            channels = benchmark.trunk.channels or benchmark.listing.channels
+            trunk = benchmark.trunk.build(channels, "none")
+        piece = (config.micro_batch or batch) // 2
+        if piece and not _images_meet(benchmark, trunk):
+            ways.append(f"--micro-batch {piece} (the same gradients, one more pass forward)")
+        if not config.checkpoint_gradients and _can_checkpoint(trunk):
+            ways.append("--checkpoint-gradients (the same gradients, layers computed twice)")
+    if config.per_gpu != 1:
+        ways.append("fewer workers on a card (--per-gpu)")
+    smaller = (
+        f"smaller batches, --protocol {config.protocol}+batch_size={batch // 2}, another table"
+    )
+    return " or ".join(ways or [smaller])
 
 
 def _images_meet(benchmark: Benchmark, trunk: nn.Module) -> bool:
@@ -53,5 +60,5 @@ def _images_meet(benchmark: Benchmark, trunk: nn.Module) -> bool:
     return not protocol.freeze_batchnorm
 
 
-def _can_checkpoint(trunk: PooledTrunk) -> bool:
-    return bool(getattr(trunk.network, "can_checkpoint", False))
+def _can_checkpoint(network: nn.Module) -> bool:
+    return bool(getattr(network, "can_checkpoint", False))

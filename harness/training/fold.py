@@ -15,6 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError, OutOfMemory
+from harness.model.memory import advice
 from harness.results.layout import (
     CHECKPOINT,
     CONFIG,
@@ -78,8 +79,11 @@ def run_fold(
             raise failed.error from None
         except (Exception, SystemExit) as error:
             failure = _failure(unit.folder, error)
-            if pause is None or not isinstance(failure, OutOfMemory):
+            if not isinstance(failure, OutOfMemory):
                 raise failure from error
+            if pause is None:
+                helpful = advice(unit.experiment)
+                raise OutOfMemory(f"{failure}; what would help: {helpful}") from error
         # Out here nothing holds on to the attempt. A run that goes on from its checkpoint has the
         # same bits, so that another one costs time and changes no score.
         logger.warning("%s; trying again in %d s", failure, pause)

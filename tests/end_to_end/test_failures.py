@@ -164,7 +164,7 @@ def test_memory_that_stays_short_is_told_as_what_it_is(
 ) -> None:
     monkeypatch.setattr("harness.training.fold.time.sleep", lambda seconds: None)
     unit = unit_of(make_experiment())
-    with pytest.raises(OutOfMemory, match=r"out of memory: CUDA out of memory. Tried"):
+    with pytest.raises(OutOfMemory, match=r"out of memory: CUDA out of memory. Tried .* help: "):
         run_with(unit, Failing(OUT_OF_MEMORY[0], times=3))
     assert "OutOfMemoryError" in (unit.folder / RETRIED).read_text()
     assert not (unit.folder / FAILURE).exists()
