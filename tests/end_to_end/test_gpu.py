@@ -24,6 +24,7 @@ from harness.evaluation.reproductions import evaluate
 from harness.experiment import Experiment, build_experiment
 from harness.metrics import geometry, retrieval
 from harness.model.network import Model, PooledTrunk, freeze_batchnorm
+from harness.results.layout import find_records
 from harness.results.records import Fit, read_record
 from harness.searching.loop import search
 from harness.testing.gpu import Gpu, pretended_gpu
@@ -239,7 +240,7 @@ def test_a_search_and_its_test_run_through(protocol: str, folder_config: RunConf
             found = search([config])[0]
             done = evaluate(["ccp"], told, metrics=("nmi", "covering_radius"), single=True)
         assert found.failed == 0 and not done.problems
-        records = [read_record(path) for path in sorted(done.tables[0].rglob("*.json"))]
+        records = [read_record(path) for path in find_records(done.tables[0])]
         scores[device] = [record.scores["concatenated"] for record in records]
         assert len(records) >= 4  # of reproductions and naive rows, with more metrics of each
     assert scores["cuda"] == [pytest.approx(found) for found in scores["cpu"]]
