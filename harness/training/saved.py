@@ -6,6 +6,7 @@ tensors and arrays are.
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 import zipfile
@@ -37,8 +38,11 @@ PLAIN = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, bytes, 
 def save(state: Any, path: Path) -> None:
     """Write tensors and plain values, which takes the place of `path` when it is complete."""
     _check_plain(state, "state")
+    # In memory first: what a disk answers is lost on torch, which then speaks of a wrong position.
+    content = io.BytesIO()
+    torch.save(state, content)
     with replacing(path) as file:
-        torch.save(state, file)
+        file.write(content.getbuffer())
 
 
 def load(path: Path, device: torch.device) -> Any:
