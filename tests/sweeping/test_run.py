@@ -132,6 +132,7 @@ def test_a_fold_that_a_search_or_train_has_is_not_trained_again(
     assert len(trained) == 4
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_two_workers_make_the_table_of_one(sweep: RunSweep) -> None:
     one = sweep("protocol.batch_size=4,8", losses=("c2", "ccp-c2")).frame
     shutil.rmtree(Path(one_folder(sweep)))
