@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
@@ -25,7 +26,7 @@ from sqlalchemy import exc
 from harness.errors import HarnessError
 from harness.redact import lacks_password, redact, without_secrets
 from harness.results.layout import JOURNAL
-from harness.system.files import make_folder
+from harness.system.files import append_whole, make_folder
 
 URL_VARIABLE = "HARNESS_STORAGE"
 
@@ -136,6 +137,18 @@ class _JournalLock:
         self._lock.release()
 
 
+class _JournalFile(JournalFileBackend):
+    """A journal in which an entry that could not be written leaves nothing behind."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        self._lock.acquire()
+        try:
+            append_whole(Path(self._file_path), lines.encode())
+        finally:
+            self._lock.release()
+
+
 def _open_journal(path: Path) -> JournalStorage:
     """The journal, without the unfinished line that a power cut can leave at its end."""
     lock = _JournalLock(path.with_suffix(".lock"))
@@ -146,7 +159,7 @@ def _open_journal(path: Path) -> JournalStorage:
             os.truncate(path, written.rfind(b"\n") + 1)
     finally:
         lock.release()
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+    return JournalStorage(_JournalFile(str(path), lock_obj=lock))  # type: ignore[arg-type]
 
 
 _tables = sqlalchemy.MetaData()

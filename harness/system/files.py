@@ -185,15 +185,19 @@ def read_json(path: Path) -> Any:
 
 def append_lines(path: Path, values: Iterable[Any]) -> None:
     """Append JSON lines, all or none; only for who holds a lock on the file."""
-    text = "".join(json.dumps(value, sort_keys=True) + "\n" for value in values).encode()
-    if not text:
-        return
-    make_folder(path.parent)
+    text = "".join(json.dumps(value, sort_keys=True) + "\n" for value in values)
+    if text:
+        make_folder(path.parent)
+        append_whole(path, text.encode())
+
+
+def append_whole(path: Path, lines: bytes) -> None:
+    """Append lines, all or none, in the place of one that a power cut left torn."""
     with open(path, "ab", buffering=0) as file:  # else closing it would write what had failed
-        whole = path.read_bytes().rfind(b"\n") + 1  # without a line that a power cut left torn
+        whole = path.read_bytes().rfind(b"\n") + 1
         file.truncate(whole)
         try:
-            left = memoryview(text)
+            left = memoryview(lines)
             while left:
                 left = left[file.write(left) :]
             os.fsync(file.fileno())
