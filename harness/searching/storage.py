@@ -26,7 +26,7 @@ from sqlalchemy import exc
 from harness.errors import HarnessError
 from harness.redact import lacks_password, redact, without_secrets
 from harness.results.layout import JOURNAL
-from harness.system.files import append_whole, make_folder
+from harness.system.files import append_whole, make_folder, size_of_lines
 
 URL_VARIABLE = "HARNESS_STORAGE"
 
@@ -154,9 +154,8 @@ def _open_journal(path: Path) -> JournalStorage:
     lock = _JournalLock(path.with_suffix(".lock"))
     lock.acquire()
     try:
-        written = path.read_bytes() if path.exists() else b""
-        if written and not written.endswith(b"\n"):
-            os.truncate(path, written.rfind(b"\n") + 1)
+        if path.exists() and (whole := size_of_lines(path)) < path.stat().st_size:
+            os.truncate(path, whole)
     finally:
         lock.release()
     return JournalStorage(_JournalFile(str(path), lock_obj=lock))  # type: ignore[arg-type]

@@ -194,7 +194,7 @@ def append_lines(path: Path, values: Iterable[Any]) -> None:
 def append_whole(path: Path, lines: bytes) -> None:
     """Append lines, all or none, in the place of one that a power cut left torn."""
     with open(path, "ab", buffering=0) as file:  # else closing it would write what had failed
-        whole = path.read_bytes().rfind(b"\n") + 1
+        whole = size_of_lines(path)
         file.truncate(whole)
         try:
             left = memoryview(lines)
@@ -204,6 +204,17 @@ def append_whole(path: Path, lines: bytes) -> None:
         except OSError:
             file.truncate(whole)
             raise
+
+
+def size_of_lines(path: Path) -> int:
+    """Bytes of a file up to the end of its last whole line."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read(1) == b"\n":  # as almost always: a long file is not read
+            return size
+        file.seek(0)
+        return file.read().rfind(b"\n") + 1
 
 
 # Folders of the cache: built once, whole, and never so large that they fill the disk.
