@@ -80,7 +80,8 @@ def sweep(
 ) -> None:
     """Train a grid of settings and put every point into one table; repeat the command to go on.
 
-    Judges by the validation classes, unless --test opens the others.
+    Judges by the validation classes, unless --test opens the others. Exit code 2 if a point
+    failed; the table then holds the rest.
 
     $ harness sweep --loss proxygml --over params.proxies_per_class=1,4,8 --over params.ratio=0.1,1
 
@@ -126,3 +127,5 @@ def sweep(
     print(f"files in {table.folder}: {SWEEP_CSV}, {SWEEP_MARKDOWN}, {SWEEP_LATEX}")
     for problem in table.problems:
         print(f"warning: {problem}", file=sys.stderr)
+    if table.failed:
+        raise HarnessError("\n  ".join(["not every point could be trained:", *table.failed]))

@@ -119,12 +119,18 @@ def read_plan(folder: Path) -> Plan | None:
 
 @dataclass(frozen=True)
 class SweepTable:
-    """The points of a sweep with their scores, and the records that could not be read."""
+    """The points of a sweep with their scores.
+
+    Attributes:
+        problems: records that could not be read.
+        failed: of the points that were just run, those without a score, and why.
+    """
 
     folder: Path
     plan: Plan
     frame: pd.DataFrame
     problems: list[str]
+    failed: tuple[str, ...] = ()
 
 
 def build(folder: Path) -> SweepTable:
@@ -364,7 +370,7 @@ def notes_on(table: SweepTable) -> list[str]:
         )
         if (frame["kind"] == TEST_SELECTED).any():
             notes.append("Each point reports the epoch that was best on the test classes.")
-    changed = set(zip(frame["method"], frame["adjusted"].fillna("{}"), strict=True))
+    changed = set(zip(frame["method"], frame["adjusted"].astype(object).fillna("{}"), strict=True))
     for method, adjusted in sorted(changed):
         notes += [
             f"{method} used {name}={note['used']}, given {note['given']}: {note['reason']}."

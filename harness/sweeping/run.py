@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -185,7 +185,7 @@ def sweep(asked: Sweep, listener: Listener = ignore) -> SweepTable:
     _note_failures(plan, opened, failures).write(folder / PLAN)
     table = sweeps.build(folder)
     sweeps.write(table)
-    return table
+    return replace(table, failed=tuple(_told(opened, asked, failures)))
 
 
 @dataclass(frozen=True)
@@ -249,11 +249,10 @@ def _plan(asked: Sweep, opened: Sequence[_Opened]) -> Plan:
 
 def _run(opened: Sequence[_Opened], asked: Sweep, listener: Listener) -> dict[int, str]:
     """Train and perhaps test all points; returns number of a point -> why it failed."""
-    names, seeds = sweeps.short_names(asked.keys), asked.seeds
+    seeds = asked.seeds
     jobs = []
     for number, one in enumerate(opened):
-        values = one.point["values"]
-        words = " ".join(f"{names[key]}={v}" for key, v in values.items() if key != LOSS)
+        words = _words(one, asked)
         params = one.experiment.published_params
         config = one.experiment.config
         jobs.append(PointJob(number, len(opened), config, params, seeds, words, asked.metrics))
@@ -275,6 +274,18 @@ def _run(opened: Sequence[_Opened], asked: Sweep, listener: Listener) -> dict[in
     jobs = [replace(job, config=own) for job, own in zip(jobs, fed, strict=True)]
     run_workers(work_on_tests if asked.test else work, jobs, config.device, count, threads, heard)
     return failures
+
+
+def _words(one: _Opened, asked: Sweep) -> str:
+    """What a point varies, for people."""
+    names = sweeps.short_names(asked.keys)
+    return " ".join(f"{names[key]}={v}" for key, v in one.point["values"].items() if key != LOSS)
+
+
+def _told(opened: Sequence[_Opened], asked: Sweep, failures: Mapping[int, str]) -> Iterator[str]:
+    for number, reason in sorted(failures.items()):
+        one = opened[number]
+        yield f"{one.experiment.method.name} {_words(one, asked)}: {reason}"
 
 
 def _note_failures(plan: Plan, opened: Sequence[_Opened], failures: Mapping[int, str]) -> Plan:

@@ -189,8 +189,36 @@ def test_a_point_that_fails_is_told_and_the_others_go_on(
     assert "not with this ratio" in table.frame["failure"][0]
     assert sweeps.shown(table)["failed"].tolist() == ["failed", ""]
     assert "not with this ratio" in (table.folder / SWEEP_MARKDOWN).read_text()
-    mended = sweep("params.ratio=0.5,1").frame  # repeated, it is tried again
-    assert mended["seeds"].tolist() == [1, 1] and mended["failure"].tolist() == ["", ""]
+    (failed,) = table.failed
+    assert failed.startswith("proxygml ratio=0.5: ") and "not with this ratio" in failed
+    others = sweep("params.ratio=1")  # of which none failed, though the table still has one
+    assert others.failed == () and others.frame["failure"].astype(bool).tolist() == [True, False]
+    mended = sweep("params.ratio=0.5,1")  # repeated, it is tried again
+    assert mended.frame["seeds"].tolist() == [1, 1]
+    assert mended.frame["failure"].tolist() == ["", ""] and mended.failed == ()
+
+
+@pytest.mark.parametrize("test", [[], ["--test"]])
+def test_the_command_ends_with_2_if_a_point_failed_and_its_table_is_there(
+    folder_config: RunConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    test: list[str],
+) -> None:
+    def broken(self: ProxyGMLLoss, *arguments: Any) -> Any:
+        raise RuntimeError("not today")
+
+    flags = [f"--{name.replace('_', '-')}={getattr(folder_config, name)}" for name in SETTINGS]
+    command = ["sweep", "--loss", "proxygml", "--over", "params.ratio=0.5", *test, *flags]
+    with monkeypatch.context() as patch:
+        patch.setattr(ProxyGMLLoss, "forward", broken)
+        assert main(command) == 2
+    told = capsys.readouterr()
+    assert "not every point could be trained:\n  proxygml ratio=0.5: " in told.err
+    assert "not today" in told.err and "Traceback" not in told.err
+    (written,) = Path(folder_config.results_dir).rglob(SWEEP_CSV)
+    assert "not today" in pd.read_csv(written)["failure"][0] and str(written.parent) in told.out
+    assert main(command) == 0
 
 
 def test_the_files_are_made_from_the_plan_and_the_records_alone(
