@@ -15,7 +15,8 @@ from harness.errors import unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.results.compare import Comparison, Ranks
+    from harness.results.compare import Comparison
+    from harness.results.ranks import Ranks
 
 
 # Columns for a narrow terminal, beside the difference itself.
@@ -111,8 +112,7 @@ def _row(c: Comparison) -> dict[str, str]:
 def _print_ranks(ranks: Ranks) -> None:
     from harness.results.compare import spell_p
 
-    ordered = sorted(zip(ranks.ranks, ranks.methods, strict=True))
-    listed = ", ".join(f"{method} {rank:.2f}" for rank, method in ordered)
+    listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks.by_method.items())
     print(f"Mean rank over {ranks.datasets} data sets: {listed}.")
     if ranks.p_value is None:
         print("A Friedman test takes three methods and five data sets.")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.report.table import Table
 from harness.results.compare import Comparison, Lead, compare_rows, in_words, spell_p
-from harness.results.stats import average_ranks, critical_difference, friedman
+from harness.results.ranks import Ranks, grouped, rank
 
 METRIC = "map_at_r"
 
@@ -68,51 +67,25 @@ def _cell(comparison: Comparison, row: str) -> Difference:
 
 
 @dataclass(frozen=True)
-class RankedMethods:
-    """Average ranks over the data sets of one protocol.
+class AverageRanks:
+    """Over the tables of one protocol and trunk.
 
     Attributes:
-        ranks: method -> average rank, the best first.
-        critical: ranks that are closer than this are not told apart (Nemenyi).
         friedman: p-value of all being equal, in words; empty if it takes more data sets.
     """
 
-    protocol: str
-    tables: list[str]
-    ranks: dict[str, float]
-    critical: float
-    friedman: str
+    tables: list[Table]
+    ranks: Ranks
 
     @property
-    def leaders(self) -> list[str]:
-        """Those that cannot be told from the best."""
-        best = min(self.ranks.values())
-        return [m for m, rank in self.ranks.items() if rank - best < self.critical]
+    def friedman(self) -> str:
+        return "" if self.ranks.p_value is None else spell_p(self.ranks.p_value)
 
 
-def average(tables: Sequence[Table]) -> list[RankedMethods]:
-    """For every protocol with two tables that share two methods."""
-    by_protocol: dict[str, list[Table]] = defaultdict(list)
-    for table in tables:
-        by_protocol[str(table.newest.identity["protocol"]["name"])].append(table)
-    found = []
-    for protocol, members in by_protocol.items():
-        shared = [m for m in members[0].trained if all(m in t.trained for t in members)]
-        if len(members) < 2 or len(shared) < 2:
-            continue
-        scores = [
-            t.frame.set_index("method")[f"{METRIC}_concatenated"].loc[shared].tolist()
-            for t in members
-        ]
-        ranks = dict(zip(shared, average_ranks(scores), strict=True))
-        p_value = friedman(scores)
-        found.append(
-            RankedMethods(
-                protocol,
-                [t.dataset for t in members],
-                dict(sorted(ranks.items(), key=lambda item: item[1])),
-                critical_difference(len(shared), len(members)),
-                "" if p_value is None else spell_p(p_value),
-            )
-        )
-    return found
+def average(tables: Sequence[Table]) -> list[AverageRanks]:
+    """For every protocol and trunk with two tables that share two methods."""
+    return [
+        AverageRanks(group, ranks)
+        for group in grouped(tables)
+        if (ranks := rank(group)) is not None
+    ]

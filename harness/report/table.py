@@ -59,8 +59,21 @@ class Table:
         return record
 
     @property
+    def protocol(self) -> str:
+        return str(self.newest.identity["protocol"]["name"])
+
+    @property
     def dataset(self) -> str:
         return self.newest.identity["dataset"]
+
+    @property
+    def trunk(self) -> str:
+        return self.newest.identity["trunk"]
+
+    def score(self, method: str) -> float:
+        """MAP@R of the concatenated embeddings, mean over reproductions."""
+        scores = [record.scores["concatenated"]["map_at_r"] for record in self.rows[method]]
+        return float(np.mean(scores))
 
     @property
     def ledger(self) -> list[Opening]:

@@ -14,15 +14,14 @@ import numpy as np
 from harness.errors import HarnessError, unknown
 from harness.metrics.names import title_of
 from harness.results.layout import find_tables, fits, label_of_dataset, table_name
+from harness.results.ranks import Ranks, rank_scores
 from harness.results.records import TEST_SELECTED, TestRecord
 from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import (
     LEVEL,
     MIN_PAIRS,
     Paired,
-    average_ranks,
     class_intervals,
-    friedman,
     holm,
     paired,
 )
@@ -70,16 +69,6 @@ class Comparison:
         if self.classes is not None and not self.classes[0] > 0:
             return Lead.NOT_OVER_CLASSES
         return Lead.SHOWN
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Methods over several data sets: mean rank, and the Friedman test of all being equal."""
-
-    methods: list[str]
-    ranks: list[float]
-    datasets: int
-    p_value: float | None
 
 
 def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) -> Path:
@@ -130,8 +119,7 @@ def compare(
         [float(np.mean([_score(r, metric) for r in row])) for row in by_name.values()]
         for by_name in rows
     ]
-    ranks = Ranks(list(rows[0]), average_ranks(means), len(tables), friedman(means))
-    return comparisons, ranks
+    return comparisons, rank_scores(list(rows[0]), means)
 
 
 def compare_rows(tables: Sequence[Sequence[Row]], metric: str) -> list[Comparison]:

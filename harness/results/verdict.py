@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,8 +15,9 @@ from harness.results.layout import STORED, find_tables
 from harness.results.leaderboard import frame_of
 from harness.results.marks import doubts
 from harness.results.questions import OLD, PROPOSED, STARTS, SYSTEMS, System
+from harness.results.ranks import Ranks, rank
 from harness.results.rows import Row, label_of, newest_of, read_rows
-from harness.results.stats import average_ranks, critical_difference, mean_and_interval
+from harness.results.stats import mean_and_interval
 
 METRIC = "map_at_r"
 
@@ -113,14 +113,6 @@ def read_tables(
     return tables
 
 
-def grouped(tables: Iterable[Table]) -> list[list[Table]]:
-    """Tables that differ in their data set alone: questions are asked of them together."""
-    groups: dict[tuple[str, str], list[Table]] = defaultdict(list)
-    for table in tables:
-        groups[table.protocol, table.trunk].append(table)
-    return list(groups.values())
-
-
 class Outcome(Enum):
     """What a table answers."""
 
@@ -168,19 +160,6 @@ class Claim:
     question: str
     answers: list[Answer]
     missing: list[tuple[Table, str]]
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Methods that all tables have, best first.
-
-    Attributes:
-        critical: average ranks that are closer are not told apart; None of two tables or fewer.
-    """
-
-    methods: list[str]
-    ranks: list[float]
-    critical: float | None
 
 
 @dataclass(frozen=True)
@@ -292,19 +271,6 @@ def best_of(table: Table, names: Iterable[str]) -> str | None:
     """The row with the highest score among some that may be missing."""
     there = [name for name in names if name in table.rows]
     return max(there, key=table.score, default=None)
-
-
-def rank(tables: Sequence[Table]) -> Ranks | None:
-    """Average ranks of the methods that all tables have; None of a single table."""
-    if len(tables) < 2:
-        return None
-    shared = [m for m in tables[0].trained if all(m in table.rows for table in tables)]
-    if len(shared) < 2:
-        return None
-    means = average_ranks([[table.score(method) for method in shared] for table in tables])
-    ordered = sorted(zip(means, shared, strict=True))
-    critical = critical_difference(len(shared), len(tables)) if len(tables) > 2 else None
-    return Ranks([name for _, name in ordered], [mean for mean, _ in ordered], critical)
 
 
 @dataclass(frozen=True)

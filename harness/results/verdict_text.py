@@ -12,20 +12,18 @@ from harness.metrics.names import title_of
 from harness.results.compare import in_words, spell_p
 from harness.results.gains import Gain, gains
 from harness.results.published import find_folder
+from harness.results.ranks import Ranks, grouped, rank
 from harness.results.rendering import markdown_table, percent
 from harness.results.stats import LEVEL, MIN_PAIRS
 from harness.results.verdict import (
     Answer,
     Claim,
     Outcome,
-    Ranks,
     Standing,
     Table,
     Verdict,
     find_stored,
-    grouped,
     judge,
-    rank,
     read_tables,
     stand,
 )
@@ -266,11 +264,9 @@ def _against_start(verdict: Verdict) -> list[str]:
 
 def _ranks(ranks: Ranks, tables: Sequence[Table]) -> list[str]:
     names = _listed([table.dataset for table in tables])
-    listed = ", ".join(
-        f"{name} {rank:.1f}" for name, rank in zip(ranks.methods, ranks.ranks, strict=True)
-    )
+    listed = ", ".join(f"{method} {mean:.1f}" for method, mean in ranks.by_method.items())
     lines = [f"### Average ranks over {names}", "", f"{listed}."]
-    if ranks.critical is None:
+    if ranks.datasets == 2:
         return [*lines, "Of two tables no critical difference is given."]
     said = f"Ranks closer than {ranks.critical:.1f} are not told apart (Nemenyi, {LEVEL})."
     return [*lines, said]
@@ -292,13 +288,13 @@ def _missing(claims: Iterable[Claim]) -> list[str]:
 
 def standings_to_markdown(standings: Sequence[Standing]) -> str:
     """One method against every row that was searched before."""
-    ranks = rank([standing.table for standing in standings])
     lines = [f"# {standings[0].method} against those that were searched", ""]
     lines += [HOW_TO_READ]
     for standing in standings:
         lines += ["", *_standing(standing)]
-    if ranks is not None:
-        lines += ["", *_ranks(ranks, [standing.table for standing in standings])]
+    for tables in grouped(standing.table for standing in standings):
+        if ranks := rank(tables):
+            lines += ["", *_ranks(ranks, tables)]
     return "\n".join(lines) + "\n"
 
 

@@ -206,10 +206,28 @@ def test_nobody_is_called_the_best_from_too_few_reproductions(
 
 def test_ranks_are_averaged_over_data_sets_of_one_protocol(results: Path) -> None:
     (group,) = average([table_in(folder) for folder in sorted(results.glob("mlrc/*"))])
-    assert list(group.ranks.items()) == list(zip(reversed(METHODS), range(1, 7), strict=True))
+    ranks = group.ranks
+    assert list(ranks.by_method.items()) == list(zip(reversed(METHODS), range(1, 7), strict=True))
     # Six methods, two data sets: 2.850 * sqrt(6 * 7 / (6 * 2)), by Demšar's table.
-    assert group.critical == pytest.approx(2.850 * (42 / 12) ** 0.5, abs=0.01)
-    assert len(group.leaders) == 6  # two data sets tell nobody apart by ranks
+    assert ranks.critical == pytest.approx(2.850 * (42 / 12) ** 0.5, abs=0.01)
+    assert len(ranks.leaders) == 6  # two data sets tell nobody apart by ranks
+
+
+def test_two_trunks_on_one_data_set_are_not_two_data_sets(tmp_path: Path) -> None:
+    def put_rows(dataset: str, trunk: str, methods: str) -> Path:
+        for place, name in enumerate(methods):
+            scores = [0.5 - 0.1 * place] * 2
+            folder = put_scores(tmp_path, name, scores, dataset=dataset, trunk=trunk)
+        return folder
+
+    folders = [put_rows("cub", "bninception", "ab"), put_rows("cub", "convnet", "ba")]
+    assert average([table_in(folder) for folder in folders]) == []
+    folders.append(put_rows("cars", "convnet", "ba"))
+    (group,) = average([table_in(folder) for folder in folders])
+    assert [(table.dataset, table.trunk) for table in group.tables] == [
+        ("cub", "convnet"), ("cars", "convnet")
+    ]  # fmt: skip
+    assert group.ranks.by_method == {"b": 1.0, "a": 2.0}
 
 
 def test_the_front_is_what_nobody_beats_on_both() -> None:

@@ -142,17 +142,21 @@ def test_pca_has_no_seed_and_is_held_against_every_run(tmp_path: Path) -> None:
     assert answer.comparison.concatenated.t_test == pytest.approx(expected)
 
 
-def test_average_ranks_get_a_critical_difference_from_three_tables_on(tmp_path: Path) -> None:
+def test_average_ranks_get_a_critical_difference_from_three_tables_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for dataset, order in (("cub", "abc"), ("cars", "acb")):
         for place, name in enumerate(order):
             put_scores(tmp_path, name, scores_around(0.4 - 0.05 * place), dataset=dataset)
     ranks = judged(tmp_path).ranks
-    assert ranks is not None and ranks.critical is None
+    assert "Of two tables no critical difference" in said(tmp_path, capsys)
+    assert ranks is not None
     assert ranks.methods[0] == "a" and ranks.ranks == [1.0, 2.5, 2.5]
     for place, name in enumerate("abcd"):  # d is not in the others
         put_scores(tmp_path, name, scores_around(0.4 - 0.05 * place), dataset="sop")
     ranks = judged(tmp_path).ranks
     assert ranks is not None and ranks.critical == critical_difference(3, 3)
+    assert f"Ranks closer than {ranks.critical:.1f}" in said(tmp_path, capsys)
     assert dict(zip(ranks.methods, ranks.ranks, strict=True)) == pytest.approx(
         {"a": 1.0, "b": 7 / 3, "c": 8 / 3}
     )

@@ -1,0 +1,81 @@
+"""Average ranks over data sets: of tables that differ in their data set alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from harness.results.stats import average_ranks, critical_difference, friedman
+
+
+class RankedTable(Protocol):
+    """What ranks are made from."""
+
+    @property
+    def protocol(self) -> str: ...
+
+    @property
+    def trunk(self) -> str: ...
+
+    @property
+    def trained(self) -> list[str]: ...
+
+    def score(self, method: str) -> float: ...
+
+
+AnyTable = TypeVar("AnyTable", bound=RankedTable)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Methods over several data sets, best first.
+
+    Attributes:
+        critical: average ranks that are closer than this are not told apart (Nemenyi).
+        p_value: of all being equal (Friedman); None if it takes more methods or data sets.
+    """
+
+    methods: list[str]
+    ranks: list[float]
+    datasets: int
+    critical: float
+    p_value: float | None
+
+    @property
+    def by_method(self) -> dict[str, float]:
+        return dict(zip(self.methods, self.ranks, strict=True))
+
+    @property
+    def leaders(self) -> list[str]:
+        """Those that cannot be told from the best."""
+        return [m for m, rank in self.by_method.items() if rank - self.ranks[0] < self.critical]
+
+
+def grouped(tables: Iterable[AnyTable]) -> list[list[AnyTable]]:
+    """Tables that differ in their data set alone: questions are asked of them together."""
+    groups: dict[tuple[str, str], list[AnyTable]] = defaultdict(list)
+    for table in tables:
+        groups[table.protocol, table.trunk].append(table)
+    return list(groups.values())
+
+
+def rank(tables: Sequence[RankedTable]) -> Ranks | None:
+    """Of the methods that all tables have; None of a single table, or of a single method."""
+    shared = [m for m in tables[0].trained if all(m in table.trained for table in tables)]
+    if len(tables) < 2 or len(shared) < 2:
+        return None
+    return rank_scores(shared, [[table.score(method) for method in shared] for table in tables])
+
+
+def rank_scores(methods: Sequence[str], scores: Sequence[Sequence[float]]) -> Ranks:
+    """Of scores with one row per data set, one column per method."""
+    ordered = sorted(zip(average_ranks(scores), methods, strict=True))
+    return Ranks(
+        methods=[method for _, method in ordered],
+        ranks=[mean for mean, _ in ordered],
+        datasets=len(scores),
+        critical=critical_difference(len(methods), len(scores)),
+        p_value=friedman(scores),
+    )
