@@ -6,7 +6,8 @@ from functools import partial
 
 from pytorch_metric_learning.losses import BaseMetricLossFunction
 
-from losses.ccp import CCP_PROTOCOL, PAIR_LOSSES, build_pair_loss
+from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
+from losses.ccp import PAIR_LOSSES, build_pair_loss
 from losses.method import Method, Preset
 
 
@@ -28,7 +29,10 @@ def _method(pair_loss: str, paper: str) -> Method:
         space=chosen.space,
         presets={
             "mlrc": {dataset: Preset(params) for dataset, params in published},
-            "paper": {dataset: Preset(params, CCP_PROTOCOL) for dataset, params in published},
+            "paper": {
+                dataset: Preset(params, CCP_PROTOCOL, under=CCP_PROTOCOLS)
+                for dataset, params in published
+            },
         },
         normalizer="ball",
     )

@@ -17,6 +17,7 @@ from pytorch_metric_learning.regularizers import SparseCentersRegularizer, ZeroM
 from torch import Tensor, nn
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
+from losses._tools.ccp_settings import CCP_PROTOCOL
 from losses._tools.mining import MinedLoss
 from losses._tools.proxy_anchor import ProxyAnchorLoss
 from losses.method import (
@@ -27,6 +28,7 @@ from losses.method import (
     ParamTypes,
     Preset,
     Space,
+    note_adjusted,
     type_of,
 )
 
@@ -86,16 +88,21 @@ def build_softtriple(
     reg_weight: float = 0.0,
     centers_per_class: int = 10,
 ) -> nn.Module:
-    return pml.SoftTripleLoss(
+    several = centers_per_class > 1
+    sparse = SparseCentersRegularizer(num_classes, centers_per_class) if several else None
+    loss = pml.SoftTripleLoss(
         num_classes,
         embedding_size,
         centers_per_class=centers_per_class,
         la=la,
         gamma=gamma,
         margin=margin,
-        weight_regularizer=SparseCentersRegularizer(num_classes, centers_per_class),
+        weight_regularizer=sparse,
         weight_reg_weight=reg_weight,
     )
+    if not several:
+        note_adjusted(loss, "reg_weight", reg_weight, 0.0, "a single centre is near no other")
+    return loss
 
 
 def build_ms_miner(alpha: float, beta: float, base: float, epsilon: float) -> nn.Module:
@@ -123,6 +130,7 @@ def baseline(
     elsewhere: Mapping[str, Mapping[str, BaseDistribution | None]] | None = None,
     further: ParamTypes | None = None,
     ours: Mapping[str, Preset] | None = None,
+    papers: Mapping[str, Mapping[str, Preset]] | None = None,
     **rest: Any,
 ) -> Method:
     """One row of the table below.
@@ -133,6 +141,7 @@ def baseline(
         elsewhere: data set -> bounds that differ from `space` there; None removes one.
         further: parameters that are not searched.
         ours: data set -> what we found better there.
+        papers: further presets: as other papers run it that compare with it, and its own.
     """
     has_weights = "loss_lr" in space
 
@@ -146,6 +155,7 @@ def baseline(
 
     types = {param: type_of(dist) for param, dist in space.items() if param not in OPTIMIZER_PARAMS}
     presets = {"mlrc": {dataset: Preset(params) for dataset, params in best.items()}}
+    presets |= {name: dict(values) for name, values in (papers or {}).items()}
     presets |= {"ours": {**presets["mlrc"], **ours}} if ours else {}
     rest.setdefault("samples_per_class", 1 if has_weights else 4)
     return Method(
@@ -175,6 +185,66 @@ def margin_loss(
         samples_per_class=4,
         loss_weight_decay=0.0,
     )
+
+
+# As the CCP paper compares with losses that have proxies: one image of a class, and a hundred times
+# the network's rate for the proxies.
+_CCP_PROTOCOL = {name: v for name, v in CCP_PROTOCOL.items() if name != "samples_per_class"}
+_CCP_PROXY_LR = {"loss_lr": 100 * CCP_PROTOCOL["lr"]}
+
+
+def as_in_ccp(by_dataset: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
+    """Presets of its tables, which are of four folds, and of its ablations."""
+    return {
+        dataset: Preset(
+            {**params, **_CCP_PROXY_LR}, _CCP_PROTOCOL, under=("mlrc-ccp", "ablation-ccp")
+        )
+        for dataset, params in by_dataset.items()
+    }
+
+
+def softtriple_in_ccp(**centers: int) -> dict[str, Preset]:
+    """The CCP paper's SoftTriple, whose number of centres it does not say.
+
+    Args:
+        centers: of each class, by data set.
+    """
+    values = by_dataset(
+        la=(20.0, 17.69, 100.0, 20.0),
+        gamma=(0.1, 19.18, 47.9, 0.1),
+        reg_weight=(0.2, 0.0669, 0.2, 0.2),
+        margin=(0.01, 0.3588, 0.3145, 0.01),
+    )
+    return as_in_ccp({d: {**values[d], "centers_per_class": n} for d, n in centers.items()})
+
+
+_FOUR = ("cub", "cars", "sop", "inshop")
+
+# What SoftTriple's authors train with; theirs is no protocol here.
+_SOFTTRIPLE_OFFICIAL = Preset(
+    {
+        **{"la": 20.0, "gamma": 0.1, "reg_weight": 0.2, "margin": 0.01},
+        **{"centers_per_class": 10, "loss_lr": 1e-2},
+    },
+    {"optimizer": "adam", "optimizer_eps": 0.01, "lr": 1e-4},
+)
+
+# What Proxy Anchor's authors train with, on which HPL builds; DRML runs it so, too.
+_ANCHOR_PROTOCOL = {
+    "optimizer": "adamw",
+    "lr": 1e-4,
+    "weight_decay": 1e-4,
+    "pooling": "avg+max",
+    "batch_size": 180,
+    "embedding_size": 512,
+    "clip_value": 10.0,
+}
+_ANCHOR = {"margin": 0.1, "alpha": 32.0}
+
+
+def _anchor_official(lr: float) -> Preset:
+    rates = {"loss_lr": 100 * lr, "head_lr": lr, "trunk_lr": lr}
+    return Preset({**_ANCHOR, **rates}, {**_ANCHOR_PROTOCOL, "lr": lr}, under=("classic-drml",))
 
 
 METHODS = (
@@ -211,6 +281,16 @@ METHODS = (
         by_dataset(
             softmax_scale=(13.984, 7.9705, 10.734), loss_lr=(0.0060417, 0.0044343, 0.0005289)
         ),
+        # As the HPL paper compares with it; what that does not say is Proxy Anchor's code's.
+        papers={
+            "paper": {
+                "cub": Preset(
+                    {"softmax_scale": 32.0, "loss_lr": 1e-4},
+                    {**_ANCHOR_PROTOCOL, "batch_size": 128},
+                    under=("classic-hpl",),
+                )
+            }
+        },
     ),
     margin_loss(
         "margin",
@@ -343,6 +423,13 @@ METHODS = (
             "sop": {"la": uniform(0.01, 200), "gamma": uniform(0.01, 100), "reg_weight": None},
         },
         further={"centers_per_class": int},
+        papers={
+            # The sizes of its tables, small where there are many classes; then each of them.
+            "ccp": softtriple_in_ccp(cub=10, cars=10, sop=1, inshop=1),
+            "ccp-s": softtriple_in_ccp(**dict.fromkeys(_FOUR, 1)),
+            "ccp-l": softtriple_in_ccp(**dict.fromkeys(_FOUR, 10)),
+            "official": {"cub": _SOFTTRIPLE_OFFICIAL},
+        },
     ),
     baseline(
         "proxyanchor",
@@ -351,7 +438,16 @@ METHODS = (
         # Wider than the margins of 0 to 0.5 and scales from 8 on that we searched at first: best
         # were 0, 0.5 and 8.
         {"margin": uniform(-0.2, 1), "alpha": log_uniform(1, 128), "loss_lr": LOSS_LR},
-        {"cub": {"margin": 0.1, "alpha": 32.0, "loss_lr": 0.01}},
+        {"cub": {**_ANCHOR, "loss_lr": 0.01}},
+        papers={
+            "paper": {
+                "cub": Preset(
+                    {**_ANCHOR, "loss_lr": 0.01}, _ANCHOR_PROTOCOL, under=("classic-hpl",)
+                )
+            },
+            "official": {"cub": _anchor_official(1e-4), "sop": _anchor_official(6e-4)},
+            "ccp": as_in_ccp({"cub": _ANCHOR}),
+        },
     ),
 )
 

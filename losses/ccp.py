@@ -25,6 +25,7 @@ from losses._tools.all_pairs import AllPairsContrastiveLoss
 from losses._tools.as_it_comes import as_it_comes
 from losses._tools.ball import BallDotProductSimilarity, BallLpDistance, ball_normalize
 from losses._tools.c1 import C1Loss
+from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
 from losses._tools.checks import check_base_params, check_choice, check_not_negative, check_positive
 from losses._tools.host_buffers import HostBuffers
 from losses._tools.k_center import farthest_points
@@ -520,23 +521,6 @@ def space(dataset: str, num_classes: int, *, pair_loss: str) -> Space:
         "loss_lr": LOSS_LR,
     }
 
-
-# What the paper trains with, for the losses it is compared with as for itself.
-CCP_PROTOCOL: Mapping[str, Any] = {
-    "optimizer": "adam",
-    "lr": 1e-5,
-    "weight_decay": 1e-4,
-    "pooling": "avg",
-    "batch_size": 32,
-    "samples_per_class": 4,
-    "embedding_size": 128,
-    "freeze_batchnorm": True,
-    "clip_norm": 10.0,
-    "clip_value": 10.0,
-}
-
-# Four folds, one model, and the ablations.
-CCP_PROTOCOLS = ("mlrc-ccp", "classic-ccp", "ablation-ccp")
 
 # Pools of 12 images for 8 proxies, 7 for 4.
 _PROXIES_AND_POOL = by_dataset(proxies_per_class=(8, 8, 4, 4), pool_ratio=(1.5, 1.5, 1.75, 1.75))

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
 from losses._tools.c1 import C1Loss
+from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
 from losses._tools.checks import check_embeddings, check_not_negative, check_positive
 from losses._tools.host_buffers import HostBuffers
 from losses._tools.labelled_loss import LossDict, in_float32
 from losses._tools.loss_dict import reduced
-from losses.ccp import CCP_PROTOCOL, CCP_PROTOCOLS, PAIR_LOSSES, build_pair_loss
+from losses.ccp import PAIR_LOSSES, build_pair_loss
 from losses.method import STANDS_FOR, Base, Method, NamedSpace, Preset, Space, declared_params
 
 

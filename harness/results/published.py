@@ -51,6 +51,9 @@ def year_of(paper: str) -> int | None:
     return int(found[1]) if found else None
 
 
+# At whose values a row is still that of the paper.
+PRESETS = ("paper", "official", "ccp")
+
 # Columns that tell where a row is from; those that name a row of a printed table.
 ORIGIN = ("dataset", "source", "paper", "table", "protocol_variant")
 NAMES = ("method", "trunk", "dim", "hardware")
@@ -209,7 +212,9 @@ def _scores_on(dataset: str, folder: Path) -> pd.DataFrame:
 def _loss_of(row: Row) -> str:
     """The loss of a row, also of one at the parameters of a paper or of its code."""
     label = label_of(row).removesuffix(f" ({TEST_SELECTED})")
-    return label.removesuffix("+preset=paper").removesuffix("+preset=official")
+    for preset in PRESETS:
+        label = label.removesuffix(f"+preset={preset}")
+    return label
 
 
 def _base(variant: str) -> str:

@@ -13,8 +13,8 @@ PAGE = (ROOT / "docs" / "papers.md").read_text()
 OF_PAPERS = [
     (method.name, preset, method.preset(preset, "cub").under)
     for method in registry.items("loss").values()
-    for preset in ("paper", "official")
-    if preset in method.presets and method.preset(preset, "cub").under
+    for preset in method.presets
+    if method.preset(preset, "cub").under
 ]
 
 

@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.experiment import build_experiment
 from harness.searching.samplers import check_first
-from losses.method import Method
+from losses.method import Method, adjusted_by
 
 METHODS = list(registry.items("loss").values())
 
@@ -65,6 +65,11 @@ def test_a_preset_outside_of_the_space_is_refused_in_words() -> None:
         ("drml-pa", "official", "classic-drml"),
         ("ccp-c2", "paper", "mlrc-ccp"),
         ("proxynca++", "paper", "two_stage"),
+        ("proxyanchor", "paper", "classic-hpl"),
+        ("proxyanchor", "official", "classic-drml"),
+        ("proxynca", "paper", "classic-hpl"),
+        ("softtriple", "ccp", "mlrc-ccp"),
+        ("c2", "paper", "mlrc-ccp"),
     ],
 )
 def test_a_preset_names_its_protocol(
@@ -79,3 +84,30 @@ def test_a_preset_names_its_protocol(
     if protocol.startswith("classic"):  # and the other way round, where nothing can be searched
         ((job, _),) = fixed_jobs([loss], {"protocol": protocol, "dataset": "cub"})
         assert job.config.preset == preset
+
+
+@pytest.mark.parametrize(
+    ("dataset", "la", "gamma", "tau", "delta", "centers"),
+    [
+        ("cub", 20, 0.1, 0.2, 0.01, 10),
+        ("cars", 17.69, 19.18, 0.0669, 0.3588, 10),
+        ("sop", 100, 47.9, 0.2, 0.3145, 1),
+        ("inshop", 20, 0.1, 0.2, 0.01, 1),
+    ],
+)
+def test_softtriple_is_that_of_the_ccp_paper(
+    dataset: str, la: float, gamma: float, tau: float, delta: float, centers: int
+) -> None:
+    for preset, each in (("ccp", centers), ("ccp-s", 1), ("ccp-l", 10)):
+        made = build_experiment(
+            RunConfig(loss="softtriple", preset=preset, dataset=dataset, protocol="mlrc-ccp")
+        )
+        params = made.published_params
+        loss: Any = made.method.make_loss(6, 4, params)
+        assert (loss.la, 1 / loss.gamma, loss.margin) == (la, pytest.approx(gamma), delta)
+        assert params["reg_weight"] == loss.weight_reg_weight == tau
+        assert (
+            (loss.weight_regularizer is None) == (each == 1) == ("reg_weight" in adjusted_by(loss))
+        )
+        assert loss.fc.shape[1] == 6 * each
+        assert params["loss_lr"] == 100 * made.protocol.lr  # of the network

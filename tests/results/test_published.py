@@ -185,6 +185,26 @@ def test_the_ccp_paper_is_met_by_its_own_protocol_alone(
         assert set(found.rows["protocol_variant"]) <= {"mlrc-ccp"}
 
 
+@pytest.mark.parametrize(("dataset", "published"), [("cub", 26.02), ("sop", 50.77)])
+def test_softtriple_stands_beside_the_ccp_papers_at_its_size_there(
+    tmp_path: Path, dataset: str, published: float
+) -> None:
+    for preset, cells in (("ccp", 6), ("ccp-s", 0), ("ccp-l", 0)):
+        table = put_scores(
+            tmp_path / preset,
+            f"softtriple+preset={preset}",
+            TEN,
+            protocol=protocol_of("mlrc-ccp", dataset),
+            dataset=dataset,
+        )
+        rows = beside(table, FOLDER, registry.settings_of).rows
+        rows = rows[rows["protocol_variant"] == "mlrc-ccp"]
+        assert len(rows) == cells
+        if cells:
+            rows = rows.set_index(["embedding", "metric"])
+            assert rows.loc[("concatenated", "map_at_r"), "published"] == published
+
+
 def put_one_model(
     results: Path, method: str, spec: str, trunk: str, count: int, dataset: str, **changes: Any
 ) -> Path:
