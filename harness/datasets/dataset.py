@@ -140,6 +140,7 @@ def list_files(
     paths: Sequence[str],
     labels: np.ndarray,
     class_names: Sequence[str],
+    missing: tuple[int, ...] | None = None,
     **facts: Any,
 ) -> Listing:
     """A listing of image files; those that are not there are listed as missing.
@@ -149,6 +150,7 @@ def list_files(
         paths: of the files on this machine.
         labels: as in Listing.
         class_names: as in Listing.
+        missing: as in Listing, from who has read the folders, which are then not read again.
         facts: other fields of Listing.
     """
 
@@ -165,7 +167,7 @@ def list_files(
         class_names=tuple(class_names),
         read=read,
         stamp=stamp,
-        missing=_missing(paths),
+        missing=_missing(paths) if missing is None else missing,
         **facts,
     )
 

@@ -30,8 +30,9 @@ def list_class_folders(root: Path) -> Listing:
     A link to nothing is listed, as missing. An image beside the class folders, or deeper than they
     are, is of no class: it is refused, not left out.
     """
-    misplaced, classes = _images_and_folders(root)
-    found: dict[str, list[str]] = {}
+    beside, classes = _images_and_folders(root)
+    misplaced = list(beside)
+    found: dict[str, dict[str, bool]] = {}
     for name in classes:
         images, deeper = _images_and_folders(root / name)
         if images:
@@ -46,16 +47,19 @@ def list_class_folders(root: Path) -> Listing:
     counts = [len(images) for images in found.values()]
     labels = np.repeat(np.arange(len(found)), counts)
     paths = [f"{root}/{name}" for name in names]
-    return list_files(names, paths, labels, list(found))
+    there = [is_there for images in found.values() for is_there in images.values()]
+    missing = tuple(i for i, is_there in enumerate(there) if not is_there)
+    return list_files(names, paths, labels, list(found), missing)
 
 
-def _images_and_folders(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the images in a folder, links to nothing among them, and of the folders in it."""
+def _images_and_folders(folder: Path) -> tuple[dict[str, bool], list[str]]:
+    """The images in a folder, each with whether its file is there, and the folders in it."""
     with os.scandir(folder) as entries:
-        seen = [entry for entry in entries if not entry.name.startswith(HIDDEN)]
-    folders = {entry.name for entry in seen if entry.is_dir()}
-    images = [e.name for e in seen if e.name not in folders and is_image_name(e.name)]
-    return sorted(images), sorted(folders)
+        shown = [entry for entry in entries if not entry.name.startswith(HIDDEN)]
+    shown.sort(key=lambda entry: entry.name)
+    folders = [entry.name for entry in shown if entry.is_dir()]
+    images = {e.name: e.is_file() for e in shown if not e.is_dir() and is_image_name(e.name)}
+    return images, folders
 
 
 def _images_below(root: Path, name: str) -> list[str]:

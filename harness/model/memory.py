@@ -46,9 +46,7 @@ def advice(benchmark: Benchmark) -> str:
             ways.append("--checkpoint-gradients (the same gradients, layers computed twice)")
     if config.per_gpu != 1:
         ways.append("fewer workers on a card (--per-gpu)")
-    smaller = (
-        f"smaller batches, --protocol {config.protocol}+batch_size={batch // 2}, another table"
-    )
+    smaller = f"smaller batches, as with +batch_size={batch // 2} behind --protocol: another table"
     return " or ".join(ways or [smaller])
 
 

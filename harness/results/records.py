@@ -355,6 +355,7 @@ class TestRecord(Record):
         for by_metric in self.per_class.values():
             for metric, values in by_metric.items():
                 _check_classes(metric, values, self.class_queries)
+        _check_trials(self.search.get("trial_folds", []))
 
 
 @dataclass(frozen=True)
@@ -407,6 +408,12 @@ def _check_scores(scores: Mapping[str, float], needed: Sequence[str] = ()) -> No
 def _check_classes(metric: str, values: Sequence[float | None], queries: Sequence[int]) -> None:
     if [value is None for value in values] != [count == 0 for count in queries]:
         raise ValueError(f"{metric} of the classes does not fit class_queries")
+
+
+def _check_trials(trial_folds: Sequence[Sequence[float] | None]) -> None:
+    folds = {len(scores) for scores in trial_folds if scores is not None}
+    if len(folds) > 1 or 0 in folds:
+        raise ValueError("trial_folds has trials with scores on other folds than the rest")
 
 
 def read_record(path: Path) -> TestRecord | MetricsRecord:

@@ -117,7 +117,7 @@ class Unit:
     def load_proxies(self) -> dict[str, torch.Tensor]:
         """The parameters of the loss at the best model, where weights were kept; none of some."""
         path = self.folder / PROXIES
-        return torch.load(path, map_location="cpu") if path.exists() else {}
+        return load(path, torch.device("cpu")) if path.exists() else {}
 
     def load_model(self, device: torch.device, weights: str = WEIGHTS) -> Model:
         """The best model of a finished unit whose weights were kept.

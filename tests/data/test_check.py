@@ -90,7 +90,7 @@ def test_missing_and_broken_files_are_listed(
     assert main(["data", "check", "sop", "--data-root", str(tmp_path)]) == 2
     errors = capsys.readouterr().err
     assert "  missing: bicycle_final/1_0.JPG\n" in errors
-    assert "  broken: sofa_final/2_0.JPG: no image\n" in errors
+    assert "  broken: sofa_final/2_0.JPG: no image of a known format" in errors
     assert "  broken: sofa_final/4_0.JPG: the file is empty\n" in errors
     assert "  broken: sofa_final/4_1.JPG: image file is truncated" in errors
     assert errors.count("broken:") == 3 and errors.count("missing:") == 1

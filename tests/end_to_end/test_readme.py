@@ -1,4 +1,4 @@
-"""What the README shows first works: its five commands, and the same from Python."""
+"""What the README shows first works: its six commands, and the same from Python."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ QUICKLY = {
         *("--results-dir", "{}/results"),
     ],
     "compare": ["--results-dir", "{}/made-up"],
+    "report": [
+        *("--runs-dir", "{}/runs", "--results-dir", "{}/results"),
+        *("--output", "{}/report.html"),
+    ],
 }
 # The same for calls from Python.
 SETTINGS = (
@@ -51,7 +55,8 @@ def test_the_first_commands_work_one_after_the_other(
 ) -> None:
     (block,) = [block for block in blocks(README) if block.startswith("harness list")]
     commands = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
-    assert [command[0] for command in commands] == ["list", "search", "show", "eval", "compare"]
+    names = [command[0] for command in commands]
+    assert names == ["list", "search", "show", "eval", "compare", "report"]
     for command in commands:
         more = [word.format(where) for word in QUICKLY.get(command[0], [])]
         assert main([*command, *more]) == 0, command
@@ -59,6 +64,7 @@ def test_the_first_commands_work_one_after_the_other(
     assert "best validation map@r" in printed and "is better than" in printed
     (table,) = where.glob("results/*/glyphs-glyphnet/leaderboard.csv")
     assert "ccp-c2" in list(pd.read_csv(table)["method"])
+    assert "ccp-c2" in (where / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from multiprocessing import spawn
 from pathlib import Path
 
 import pytest
 from conftest import FOLDER
 from documents import ROOT, blocks
-
-from harness.system import workers
 
 (EXAMPLE,) = [block for block in blocks(ROOT / "README.md", "python") if "harness.search" in block]
 
@@ -64,11 +61,3 @@ def test_the_example_of_the_readme_works_with_two_workers(
     )
     assert done.returncode == 0, done.stderr
     assert "reference_weight" in done.stdout and ("ccp-c2" in done.stdout) == whole
-
-
-def test_workers_are_told_nothing_of_the_script_that_starts_them() -> None:
-    told = spawn.get_preparation_data("worker")
-    assert {"init_main_from_path", "init_main_from_name"} & set(told)
-    with workers._without_main():
-        told = spawn.get_preparation_data("worker")
-    assert not {"init_main_from_path", "init_main_from_name"} & set(told)

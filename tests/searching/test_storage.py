@@ -204,7 +204,7 @@ def test_commands_are_written_down_without_passwords_and_folders(
     monkeypatch.setattr(sys, "argv", ["harness", "search", "--storage", secret])
     hidden = "postgresql+psycopg://me:***@host/db"
     assert hidden in config.updated({"storage": secret}).to_yaml()
-    assert provenance()["command"] == f"harness search --storage {hidden}"
+    assert provenance()["command"] == f"harness search --storage '{hidden}'"
     monkeypatch.setattr(sys, "argv", ["/opt/harness/__main__.py", "eval"])  # python -m harness
     assert provenance()["command"] == "harness eval"
     assert redact("postgresql://host/db?password=s3cret&x=1") == (
