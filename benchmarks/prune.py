@@ -76,7 +76,8 @@ def main() -> None:
                 harness.search(loss, protocol=PROTOCOL, trials=options.trials, runs_dir=made)
         print(f"{'':<60}{'trials':>8}{'pruned':>8}{'folds saved':>16}{'':>4}{'score lost':>14}")
         for search in find_searches([], {"runs_dir": runs}):
-            trials = sorted(search.study().get_trials(deepcopy=False), key=index_of)
+            with search.study() as study:
+                trials = sorted(study.get_trials(deepcopy=False), key=index_of)
             whole = [t.user_attrs["folds"] for t in trials if t.state == TrialState.COMPLETE]
             if whole:
                 print_row(search.name, replay(whole))

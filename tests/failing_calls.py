@@ -130,12 +130,16 @@ def failing_files(
 
 
 @contextmanager
-def failing_statements(number: int = -1) -> Iterator[Faults]:
-    """The same for what is said to a database: the connection is lost before it hears of it."""
+def failing_statements(number: int = -1, for_good: bool = False) -> Iterator[Faults]:
+    """The same for what is said to a database: the connection is lost before it hears of it.
+
+    Args:
+        for_good: all later ones fail, too.
+    """
     faults = Faults(Path("/"), number)
 
     def stated(*arguments: Any) -> None:
-        if faults.count("statement"):
+        if faults.count("statement") or (for_good and faults.failed):
             raise OperationalError("statement", {}, Exception("server closed the connection"))
 
     sqlalchemy.event.listen(Engine, "before_cursor_execute", stated)

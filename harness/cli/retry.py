@@ -35,7 +35,8 @@ def retry(
     if not found:
         raise HarnessError(nothing_found(wanted))
     for one in found:
-        reasons = retry_failed(one.study(), one.storage())
+        with one.study() as study:
+            reasons = retry_failed(study, one.storage())
         print(f"{one.folder}: {len(reasons)} failed trials will be run again")
         for reason, times in Counter(reasons).most_common():
             print(f"  {times} times: {reason}")

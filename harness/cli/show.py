@@ -50,12 +50,12 @@ def show(
     if not found:
         raise HarnessError(nothing_found(wanted))
     for one in found:
-        study = one.study()
-        print(f"{one.folder}")
-        try:
-            print_summary(summarize(study))
-        except HarnessError as error:  # the others may have more to show
-            print(f"  {error}")
+        with one.study() as study:
+            print(f"{one.folder}")
+            try:
+                print_summary(summarize(study))
+            except HarnessError as error:  # the others may have more to show
+                print(f"  {error}")
     for table in sorted({one.table for one in found}):
         _print_selection(Path(results_dir or "results") / table)
 

@@ -105,15 +105,15 @@ def _find_jobs(
                 continue  # the weights that were asked for are not those it searched with
             check_trunk(experiment)
             trainval = open_part(experiment, "trainval")
-            study = found.study()
             measured = experiment.identity(trainval.fingerprint)
-            check_measures(study, measured, str(found.folder), "--runs-dir")
-            summary = summarize(study, select=experiment.config.select)
+            with found.study() as study:
+                check_measures(study, measured, str(found.folder), "--runs-dir")
+                summary = summarize(study, select=experiment.config.select)
+                space = stored_space(study)
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
-        facts = _facts(experiment, summary, stored_space(study))
-        job = Job(experiment.config, summary.best_params, facts)
+        job = Job(experiment.config, summary.best_params, _facts(experiment, summary, space))
         yield job, OpenedRow(experiment, trainval)
 
 

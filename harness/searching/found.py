@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,17 @@ class FoundSearch:
     def storage(self) -> Storage:
         return open_storage(self.config.storage, self.folder, self.name, self.config.heartbeat)
 
-    def study(self) -> optuna.Study:
+    @contextmanager
+    def study(self) -> Iterator[optuna.Study]:
+        """To be read within the block: a database may go away while it is read."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         storage = self.storage()
-        try:
-            return optuna.load_study(storage=storage.optuna, study_name=self.name)
-        except KeyError:
-            raise HarnessError(f"there is no study {self.name} in {storage.place}") from None
+        with storage.naming_trouble():
+            try:
+                found = optuna.load_study(storage=storage.optuna, study_name=self.name)
+            except KeyError:
+                raise HarnessError(f"there is no study {self.name} in {storage.place}") from None
+            yield found
 
 
 def find_searches(

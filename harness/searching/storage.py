@@ -65,6 +65,11 @@ class Storage(ABC):
         """Do something that may be done twice, however often it takes."""
         return action()
 
+    @contextmanager
+    def naming_trouble(self) -> Iterator[None]:
+        """Say in words what became of the storage, for who does not wait until it is back."""
+        yield
+
 
 def open_storage(url: str, folder: Path, study: str, heartbeat: int) -> Storage:
     """The storage at a URL, or the journal of a folder if there is none.
@@ -307,6 +312,13 @@ class Database(Storage):
                     raise self._unusable(error) from None
                 time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
+
+    @contextmanager
+    def naming_trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.SQLAlchemyError, StorageInternalError) as error:
+            raise self._unusable(error) from None
 
     def _execute(self, statement: Any) -> None:
         with self.engine.begin() as connection:

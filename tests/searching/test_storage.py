@@ -16,6 +16,7 @@ import optuna
 import pytest
 import sqlalchemy
 from conftest import FOLDER, study_of
+from failing_calls import failing_statements
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from processes import FORKS, LONGEST, Command
@@ -163,6 +164,31 @@ def test_a_database_that_stays_away_is_named(
 
     with pytest.raises(HarnessError, match=r"cannot be used:\n  server closed"):
         shared.insist(ask)
+
+
+def test_a_database_that_goes_away_while_it_is_read_is_a_message(
+    folder_config: RunConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(storage.time, "sleep", lambda seconds: None)
+    url = f"sqlite:///{tmp_path}/study.db"
+    search([folder_config.updated({"storage": url, "trials": 1})])
+    with failing_statements() as opening:
+        opened(url, tmp_path)
+    places = ["--runs-dir", folder_config.runs_dir, "--results-dir", folder_config.results_dir]
+    evaluation = ["eval", "--workers", "1", "--reproductions", "1", *places]
+    assert main(evaluation) == 0  # from here on nothing is left to train
+    for command in (["show", *places], ["retry", *places[:2]], evaluation):
+        with failing_statements() as counted:
+            assert main(command) == 0
+        assert len(counted.calls) > len(opening.calls)
+        for number in range(len(opening.calls), len(counted.calls)):
+            capsys.readouterr()
+            with failing_statements(number, for_good=True):
+                assert main(command) == 2, (command, number)
+            assert "study.db cannot be used:\n" in capsys.readouterr().err
 
 
 def test_connections_that_a_restart_closed_are_opened_again(
