@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness import experiment, registry
+from harness import registry
 from harness.config import RunConfig
-from harness.datasets.dataset import Listing
+from harness.datasets.dataset import Dataset, Listing
 from harness.errors import HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.experiment import build_experiment
@@ -33,7 +35,13 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         superclasses=np.arange(40) // 4,
     )
     monkeypatch.setattr(registry, "list_images", lambda dataset, path, root: listing)
-    monkeypatch.setattr(experiment, "_unlisted", lambda dataset, listing, allowed: 0)
+    load = registry.load_dataset
+
+    def load_without_counts(name: str) -> tuple[Dataset, Path | None]:
+        dataset, path = load(name)
+        return replace(dataset, expected={}), path
+
+    monkeypatch.setattr(registry, "load_dataset", load_without_counts)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

@@ -19,7 +19,7 @@ from harness.errors import HarnessError
 from harness.experiment import build_experiment
 from harness.metrics.names import METRICS
 from harness.results import sweeps
-from harness.results.layout import LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
+from harness.results.layout import FOLD_RECORD, LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
 from harness.results.ledger import read_ledger
 from harness.results.stats import mean_and_interval
 from harness.results.sweeps import PublishedValue, SweepTable
@@ -27,7 +27,6 @@ from harness.sweeping import run
 from harness.sweeping.axes import parse_axis
 from harness.sweeping.run import Sweep
 from harness.system.progress import Event, Listener, PointEnded, ignore
-from harness.training import fold
 from harness.training.trial import run_trial, units_of
 from losses.proxygml import ProxyGMLLoss
 
@@ -55,18 +54,14 @@ def sweep(folder_config: RunConfig) -> RunSweep:
     return run_sweep
 
 
+Trained = Callable[[], dict[Path, int]]
+
+
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folder of every fold that is really trained."""
-    folders: list[Path] = []
-    train = fold._train
-
-    def counted(unit: Any, *arguments: Any) -> Any:
-        folders.append(unit.folder)
-        return train(unit, *arguments)
-
-    monkeypatch.setattr(fold, "_train", counted)
-    return folders
+def trained(folder_config: RunConfig) -> Trained:
+    """The record of every fold, and when it was written: again, if the fold is trained again."""
+    runs = Path(folder_config.runs_dir)
+    return lambda: {path: path.stat().st_mtime_ns for path in runs.rglob(FOLD_RECORD)}
 
 
 def test_a_point_has_the_scores_of_the_same_training_without_a_sweep(
@@ -98,7 +93,7 @@ def test_a_point_has_the_scores_of_the_same_training_without_a_sweep(
 
 
 def test_a_sweep_that_was_stopped_goes_on_and_trains_no_fold_twice(
-    sweep: RunSweep, trained: list[Path]
+    sweep: RunSweep, trained: Trained
 ) -> None:
     def stop(event: Event) -> None:
         if isinstance(event, PointEnded) and event.point == 2:
@@ -106,30 +101,34 @@ def test_a_sweep_that_was_stopped_goes_on_and_trains_no_fold_twice(
 
     with pytest.raises(KeyboardInterrupt):
         sweep(listener=stop)
-    assert len(trained) == 8  # two points on four folds
+    before = trained()
+    assert len(before) == 8  # two points on four folds
     frame = sweep().frame
     assert frame["seeds"].tolist() == [1, 1, 1, 1]
-    assert len(trained) == len(set(trained)) == 16
+    after = trained()
+    assert len(after) == 16 and after.items() >= before.items()
     sweep()
-    assert len(trained) == 16
+    assert trained() == after
 
 
-def test_points_and_seeds_can_be_added_later(sweep: RunSweep, trained: list[Path]) -> None:
+def test_points_and_seeds_can_be_added_later(sweep: RunSweep, trained: Trained) -> None:
     sweep("params.ratio=0.5,1")
+    before = trained()
     table = sweep("params.ratio=0.25,0.5", seeds=2)
     assert table.frame["params.ratio"].tolist() == [0.5, 1.0, 0.25]
     assert table.frame["seeds"].tolist() == [2, 1, 2]
-    assert len(trained) == len(set(trained)) == 20
+    assert len(trained()) == 20 and trained().items() >= before.items()
 
 
 def test_a_fold_that_a_search_or_train_has_is_not_trained_again(
-    sweep: RunSweep, folder_config: RunConfig, trained: list[Path]
+    sweep: RunSweep, folder_config: RunConfig, trained: Trained
 ) -> None:
     settings = {name: getattr(folder_config, name) for name in SETTINGS}
     harness.train("proxygml", params={"ratio": 0.5}, **settings)
-    assert len(trained) == 4
+    before = trained()
+    assert len(before) == 4
     sweep("params.ratio=0.5")
-    assert len(trained) == 4
+    assert trained() == before
 
 
 @pytest.mark.usefixtures("quick_workers")
@@ -238,7 +237,7 @@ def test_the_files_are_made_from_the_plan_and_the_records_alone(
 
 
 def test_every_value_is_checked_before_any_work(
-    sweep: RunSweep, trained: list[Path], folder_config: RunConfig
+    sweep: RunSweep, trained: Trained, folder_config: RunConfig
 ) -> None:
     refused = {
         "params.ratio=0.5,2": "must be at most 1, got 2",
@@ -251,7 +250,7 @@ def test_every_value_is_checked_before_any_work(
     for axis, says in refused.items():
         with pytest.raises(HarnessError, match=says):
             sweep(axis)
-    assert trained == [] and not Path(folder_config.results_dir).exists()
+    assert trained() == {} and not Path(folder_config.results_dir).exists()
 
 
 def test_another_sweep_of_the_same_name_is_refused(sweep: RunSweep) -> None:
