@@ -84,10 +84,12 @@ def _print_board(board: Leaderboard, files: list[Path]) -> None:
 
 def print_selection(frame: pd.DataFrame) -> None:
     """Does validation choose what tests best? The methods of a table by both."""
+    from harness.results.columns import validation_title
     from harness.results.selection import scatter, selection_in
 
     if selection := selection_in(frame):
-        print("\nValidation MAP@R (across) and test MAP@R of the concatenated embeddings (up):")
+        across = f"Validation {validation_title(frame)} (across)"
+        print(f"\n{across} and test MAP@R of the concatenated embeddings (up):")
         print("\n".join(scatter(selection, "concatenated")))
 
 

@@ -18,6 +18,7 @@ from harness.report.searches import carry_over, searches
 from harness.report.table import Table
 from harness.report.trainings import trainings
 from harness.results.columns import SAME
+from harness.results.rendering import validation_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +136,7 @@ def search(axes: Axes, choice: Choice) -> None:
         trials = np.arange(1, len(best) + 1)
         axes.step(trials, best, where="post", label=method, **styles.line(method))
     axes.set_xlabel("trials")
-    axes.set_ylabel("validation MAP@R, %")
+    axes.set_ylabel(f"{validation_column(choice.table.frame)}, %")
     axes.legend()
 
 
@@ -153,7 +154,7 @@ def training(axes: Axes, choice: Choice) -> None:
         low, high = curves.min(axis=0), curves.max(axis=0)
         axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_xlabel("step")
-    axes.set_ylabel("validation MAP@R, %")
+    axes.set_ylabel(f"{validation_column(choice.table.frame)}, %")
     axes.legend()
 
 
@@ -168,7 +169,7 @@ def selection(axes: Axes, choice: Choice) -> None:
     for method in choice.shown(list(points)):
         axes.scatter(*points[method], label=method, **styles.point(method))
         axes.annotate(method, points[method], (3, 3), textcoords="offset points", size=6)
-    axes.set_xlabel("validation MAP@R, %")
+    axes.set_xlabel(f"{validation_column(choice.table.frame)}, %")
     axes.set_ylabel(f"test MAP@R, %, {choice.kind}")
 
 

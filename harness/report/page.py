@@ -34,6 +34,7 @@ from harness.report import (
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
 from harness.results.provenance import command_line, now
+from harness.results.rendering import validation_column
 
 PARTS = {
     "tables": "Tables",
@@ -145,6 +146,7 @@ def _block(table: Table, report: Report) -> dict[str, Any]:
         "carry": searches.carry_over(table),
         "data": {
             "methods": table.methods,
+            "validation": validation_column(table.frame),
             "trained": table.trained,
             "search": searches.searches(table),
             "carry": searches.carry_over(table),

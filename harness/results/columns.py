@@ -12,6 +12,9 @@ from harness.results.stats import LEVEL
 # What `indistinguishable` may say of a row.
 BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 
+# What a frame keeps beside its columns: the metric that validation measures.
+VALIDATION_METRIC = "validation_metric"
+
 # Column -> what it holds, before and behind the scores; the order of the columns, too.
 BEFORE = {
     "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",
@@ -105,6 +108,11 @@ def columns_of(metrics: Sequence[str], of_a_paper: bool = False) -> dict[str, st
 def is_of_a_paper(frame: pd.DataFrame) -> bool:
     """Whether a table has the columns of a protocol that selects as some paper does."""
     return f"{METRICS[0]}_sd" in frame
+
+
+def validation_title(frame: pd.DataFrame) -> str:
+    """The metric that validation scores of a table are of, as papers write it."""
+    return title_of(frame.attrs.get(VALIDATION_METRIC, METRICS[0]))
 
 
 def metrics_in(frame: pd.DataFrame) -> list[str]:

@@ -14,11 +14,11 @@ from harness.results.rendering import (
     kinds_in,
     notes_on,
     shown,
+    validation_column,
 )
 
-# Columns of what the search says, and their short titles.
+# Columns of what the search says beside the validation score, and their short titles.
 SEARCH = {
-    "validation MAP@R": "val.",
     "fold sd": "fold sd",
     "dimensions": "dim.",
     "trials": "trials",
@@ -32,7 +32,8 @@ def to_latex(frame: pd.DataFrame) -> str:
     metrics = metrics_in(frame) if is_of_a_paper(frame) else list(METRICS)
     scores = [column_title(frame, metric, kind) for kind in kinds for metric in metrics]
     lasts = [name for name in (f"{title_of(metric)} last" for metric in metrics) if name in table]
-    table = table[["rank", "method", *scores, *lasts, *SEARCH, "at limit", "n"]]
+    search = [validation_column(frame), *SEARCH]
+    table = table[["rank", "method", *scores, *lasts, *search, "at limit", "n"]]
     titles = " & ".join(
         [*(title_of(metric) for _ in kinds for metric in metrics), *(map(_short, lasts))]
     )
@@ -46,8 +47,8 @@ def to_latex(frame: pd.DataFrame) -> str:
         r"\setlength{\tabcolsep}{2pt}",
         rf"\begin{{tabular}}{{rl{'r' * (len(table.columns) - 2)}}}",
         r"\hline",
-        rf" & & {groups} & \multicolumn{{{len(SEARCH)}}}{{c}}{{search}} & & \\",
-        rf" & method & {titles} & {' & '.join(SEARCH.values())} & at limit & $n$ \\",
+        rf" & & {groups} & \multicolumn{{{len(search)}}}{{c}}{{search}} & & \\",
+        rf" & method & {titles} & val. & {' & '.join(SEARCH.values())} & at limit & $n$ \\",
         r"\hline",
         *(rf"{' & '.join(map(_tight, row))} \\" for row in table.astype(str).to_numpy()),
         r"\hline",

@@ -13,8 +13,17 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock
 
-from harness.metrics.names import KINDS
-from harness.results.columns import BEST, COUNTS, SAME, UNKNOWN, WORSE, columns_of, in_order
+from harness.metrics.names import KINDS, METRICS
+from harness.results.columns import (
+    BEST,
+    COUNTS,
+    SAME,
+    UNKNOWN,
+    VALIDATION_METRIC,
+    WORSE,
+    columns_of,
+    in_order,
+)
 from harness.results.cost import cost_of
 from harness.results.fairness import not_flat, share_at_limit, spread
 from harness.results.latex import to_latex
@@ -73,7 +82,11 @@ def frame_of(rows: Sequence[Row], openings: Counter[str] | None = None) -> pd.Da
         ],
         columns=list(columns_of(metrics, _of_a_paper(rows))),
     )
-    return _ranked(frame)
+    ranked = _ranked(frame)
+    if rows:
+        protocol = rows[0][0].identity["protocol"]
+        ranked.attrs[VALIDATION_METRIC] = protocol.get("metric", METRICS[0])
+    return ranked
 
 
 def write(board: Leaderboard) -> list[Path]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.names import KINDS, LENGTHS, METRICS, title_of
-from harness.results.columns import UNKNOWN, columns_of, is_of_a_paper, metrics_in
+from harness.results.columns import UNKNOWN, columns_of, is_of_a_paper, metrics_in, validation_title
 from harness.results.marks import explanations, marked_names
 from harness.results.records import TEST_SELECTED
 from harness.results.selection import correlations, selection_in
@@ -35,7 +35,7 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
         for metric in metrics_in(frame):
             lasts = [percent(value) for value in frame[f"{metric}_last"]]
             table[f"{title_of(metric)} last"] = lasts
-    table["validation MAP@R"] = [percent(value) for value in frame["validation_map_at_r"]]
+    table[validation_column(frame)] = [percent(value) for value in frame["validation_map_at_r"]]
     table["fold sd"] = [percent(value) for value in frame["validation_sd"]]
     table["dimensions"] = frame["dimensions"].astype("string").fillna("")
     table["trials"] = frame["trials"].astype("string").fillna("")
@@ -53,6 +53,10 @@ def on_demand(frame: pd.DataFrame) -> list[str]:
 def kinds_in(frame: pd.DataFrame) -> list[str]:
     """The kinds of embeddings that a table has; one model has only one."""
     return [kind for kind in KINDS if frame[f"dim_{kind}"].notna().any()] or list(KINDS)
+
+
+def validation_column(frame: pd.DataFrame) -> str:
+    return f"validation {validation_title(frame)}"
 
 
 def column_title(frame: pd.DataFrame, metric: str, kind: str) -> str:
@@ -196,10 +200,11 @@ def selection_note(frame: pd.DataFrame) -> str:
         f"{'none' if value is None else f'{value:.2f}'} at {embedding_size(frame, kind)}"
         for kind, value in correlations(selection).items()
     ]
-    return (
-        f"Rank correlation of validation and test MAP@R over {len(selection.methods)} methods: "
-        f"{', '.join(found)}."
-    )
+    title = validation_title(frame)
+    both = "validation and test MAP@R"
+    if title != title_of("map_at_r"):
+        both = f"validation {title} and test MAP@R"
+    return f"Rank correlation of {both} over {len(selection.methods)} methods: {', '.join(found)}."
 
 
 def describe_columns(frame: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_records import put_scores
+from made_records import make_record, put_scores
 from made_tables import FORMULA, METHODS
 
 from harness.cli import main
@@ -44,6 +44,15 @@ def test_the_marks_are_where_the_scores_are(table: Table) -> None:
         for m in table.trained
     ]
     assert places == [pytest.approx(place, rel=1e-4) for place in expected]
+
+
+def test_validation_is_measured_in_the_metric_that_selects(tmp_path: Path) -> None:
+    protocol = {**make_record().identity["protocol"], "metric": "p_at_1"}
+    search = {**make_record().search, "trial_scores": [0.1, 0.2]}
+    folder = put_scores(tmp_path, "ms", [0.5], protocol=protocol, search=search)
+    found = read_table(folder)
+    assert found is not None
+    assert draw("search", Choice(found)).axes[0].get_ylabel() == "validation P@1, %"
 
 
 @pytest.mark.parametrize("ending", ["svg", "pdf", "png"])

@@ -145,6 +145,7 @@ def test_csv_markdown_and_latex_show_hostile_names_as_they_stand(
 
 def test_the_data_of_the_figures_is_that_of_the_records(page: str) -> None:
     data = data_of(page)["mlrc/cub-bninception"]
+    assert data["validation"] == "validation MAP@R"
     assert set(data["search"]) == set(METHODS) == set(data["training"])
     history = full_record("ccp-c2", 1, 0.2).folds[0]["history"]
     model = next(m for m in data["training"]["ccp-c2"] if m["run"] == 1 and m["fold"] == 0)

@@ -171,6 +171,20 @@ def test_a_single_model_is_not_blamed_for_its_steps(tmp_path: Path) -> None:
 PROTOCOL = make_record().identity["protocol"]
 
 
+def test_validation_scores_have_the_name_of_the_metric_that_selects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    protocol = {**PROTOCOL, "name": "classic-proxygml", "metric": "p_at_1"}
+    for place, method in enumerate("abcde"):
+        table = put_scores(tmp_path, method, [0.5 + 0.01 * place], protocol=protocol)
+    assert main(["leaderboard", "--results-dir", str(tmp_path)]) == 0
+    assert "Validation P@1 (across) and test MAP@R" in capsys.readouterr().out
+    markdown = (table / "leaderboard.md").read_text()
+    assert "| validation P@1 |" in markdown and "validation MAP@R" not in markdown
+    assert "Rank correlation of validation P@1 and test MAP@R" in markdown
+    assert "& val. & fold sd &" in (table / "leaderboard.tex").read_text()
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

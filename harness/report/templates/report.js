@@ -177,7 +177,7 @@ const KINDS = {
       return { name: plain(method), x: y.map((_, i) => i + 1), y, mode: "lines", line: { color: c, dash, width: 2, shape: "hv" },
         text: y.map((v, i) => `${plain(method)}<br>trial ${i + 1}: ${short(v)}`), hovertemplate: HOVER };
     });
-    return [traces, layout({ xaxis: titled("trials"), yaxis: titled("validation MAP@R, %") })];
+    return [traces, layout({ xaxis: titled("trials"), yaxis: titled(`${table.validation}, %`) })];
   },
   slices(table, chosen) {
     const found = table.search[chosen.method];
@@ -237,7 +237,7 @@ const KINDS = {
       const { color: c, symbol } = style(table.methods.indexOf(method));
       return { name: plain(method), x: [validation[i]], y: [y[i]], mode: narrow() ? "markers" : "markers+text", textposition: "top center", textfont: { size: 11 }, marker: { size: 10, color: c, symbol },
         text: [plain(method)], hovertemplate: `%{text}<br>validation %{x}, test %{y}<extra></extra>` };
-    }), layout({ showlegend: narrow(), xaxis: titled("validation MAP@R, %"), yaxis: titled("test MAP@R, %") })];
+    }), layout({ showlegend: narrow(), xaxis: titled(`${table.validation}, %`), yaxis: titled("test MAP@R, %") })];
   },
   training(table, chosen) {
     const models = table.training[chosen.method] ?? [];
@@ -267,7 +267,7 @@ const KINDS = {
     });
     const stacked = narrow();
     return [traces, layout({ height: stacked ? 640 : 400, grid: { rows: stacked ? 2 : 1, columns: stacked ? 1 : 2, pattern: "independent", xgap: 0.14, ygap: 0.2 },
-      xaxis: titled("step"), yaxis: titled("validation MAP@R, %"), xaxis2: titled("step"), yaxis2: titled("training loss"), legend: { y: stacked ? -0.12 : 1 } })];
+      xaxis: titled("step"), yaxis: titled(`${table.validation}, %`), xaxis2: titled("step"), yaxis2: titled("training loss"), legend: { y: stacked ? -0.12 : 1 } })];
   },
   classes(table, chosen) {
     const { names, queries, scores } = table.classes;
