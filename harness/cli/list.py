@@ -45,7 +45,7 @@ def list_(
 
 
 def _print_figures() -> None:
-    from harness.sweeping.figures import FIGURES as figures
+    from harness.sweeping.paper_sweeps import FIGURES as figures
 
     print(f"{FIGURES}: of papers, for harness sweep --figure NAME")
     for name, figure in figures.items():

@@ -109,7 +109,7 @@ def sweep(
         "metrics": parse_metrics(wanted),
     }
     if figure:
-        from harness.sweeping.figures import find_figure, sweep_of
+        from harness.sweeping.paper_sweeps import find_figure, sweep_of
 
         axes = given.pop("axes")
         asked = sweep_of(find_figure(figure), values, axes, quick, test, seeds)

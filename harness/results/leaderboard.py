@@ -24,7 +24,6 @@ from harness.results.columns import (
     columns_of,
     in_order,
 )
-from harness.results.cost import cost_of
 from harness.results.fairness import not_flat, share_at_limit, spread
 from harness.results.latex import to_latex
 from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN, table_lock
@@ -34,6 +33,7 @@ from harness.results.records import FoldFacts
 from harness.results.rendering import describe_columns, to_csv, to_markdown
 from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import LEVEL, holm, mean_and_interval, paired
+from harness.results.training_cost import cost_of
 from harness.system.files import write_text
 
 

@@ -15,7 +15,6 @@ import pandas as pd
 from harness.errors import HarnessError
 from harness.metrics.names import KINDS, LENGTHS, title_of
 from harness.results.columns import COST, MADE_BY, MEASURED_UNDER, in_order
-from harness.results.cost import cost_of
 from harness.results.fairness import spread
 from harness.results.latex import escape
 from harness.results.layout import PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN, find_validations
@@ -33,6 +32,7 @@ from harness.results.records import (
 from harness.results.rendering import length, markdown_table, percent
 from harness.results.rows import read_tests
 from harness.results.stats import mean_and_interval
+from harness.results.training_cost import cost_of
 from harness.system.files import write_text
 
 

@@ -28,7 +28,7 @@ VERSION = "@"  # behind the name of a user's own loss, before the hash of its fi
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class JudgedTable:
     """Rows that may be ranked together.
 
     Attributes:
@@ -76,7 +76,7 @@ def find_stored(results: Path, against: str | None) -> Path | None:
 
 def read_tables(
     results: Path, stored: Path | None, problems: list[str], keep: Callable[[Path], bool]
-) -> list[Table]:
+) -> list[JudgedTable]:
     """Every table that there is, with the rows of both places.
 
     Args:
@@ -97,7 +97,7 @@ def read_tables(
         if rows:
             identity = rows[0][0].identity
             tables.append(
-                Table(
+                JudgedTable(
                     protocol=str(identity["protocol"]["name"]),
                     dataset=identity["dataset"],
                     trunk=identity["trunk"],
@@ -128,7 +128,7 @@ class Outcome(Enum):
 class Answer:
     """Whether one method is better than another on one table."""
 
-    table: Table
+    table: JudgedTable
     method: str
     rival: str
     comparison: Comparison
@@ -159,7 +159,7 @@ class Claim:
 
     question: str
     answers: list[Answer]
-    missing: list[tuple[Table, str]]
+    missing: list[tuple[JudgedTable, str]]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Verdict:
         tests: how many comparisons the p-values are corrected for.
     """
 
-    tables: list[Table]
+    tables: list[JudgedTable]
     systems: list[Claim]
     against_old: Claim
     against_start: Claim
@@ -181,7 +181,7 @@ class Verdict:
     tests: int
 
 
-def judge(tables: Sequence[Table]) -> Verdict:
+def judge(tables: Sequence[JudgedTable]) -> Verdict:
     """Ask all questions of tables that differ in their data set alone."""
     asked = [(system.question, _against_rivals(system, tables)) for system in SYSTEMS]
     if others := _against_bases(tables):
@@ -201,7 +201,7 @@ def judge(tables: Sequence[Table]) -> Verdict:
 
 @dataclass(frozen=True)
 class _Pair:
-    table: Table
+    table: JudgedTable
     method: str
     rival: str
 
@@ -225,7 +225,7 @@ def _answered(asked: Sequence[tuple[str, Sequence[_Pair]]]) -> list[Claim]:
     ]
 
 
-def _against_rivals(system: System, tables: Sequence[Table]) -> list[_Pair]:
+def _against_rivals(system: System, tables: Sequence[JudgedTable]) -> list[_Pair]:
     return [
         _Pair(table, method, rival)
         for table in tables
@@ -234,7 +234,7 @@ def _against_rivals(system: System, tables: Sequence[Table]) -> list[_Pair]:
     ]
 
 
-def _against_bases(tables: Sequence[Table]) -> list[_Pair]:
+def _against_bases(tables: Sequence[JudgedTable]) -> list[_Pair]:
     """Methods of nobody's paper that add something to another one."""
     return [
         _Pair(table, method, base)
@@ -244,12 +244,12 @@ def _against_bases(tables: Sequence[Table]) -> list[_Pair]:
     ]
 
 
-def base_of(table: Table, method: str) -> str:
+def base_of(table: JudgedTable, method: str) -> str:
     """What a method adds something to, as its records state it; empty if they do not."""
     return table.rows[method][0].search.get("base", "")
 
 
-def _against_old(tables: Sequence[Table]) -> list[_Pair]:
+def _against_old(tables: Sequence[JudgedTable]) -> list[_Pair]:
     return [
         _Pair(table, method, best)
         for table in tables
@@ -259,7 +259,7 @@ def _against_old(tables: Sequence[Table]) -> list[_Pair]:
     ]
 
 
-def _against_start(tables: Sequence[Table]) -> list[_Pair]:
+def _against_start(tables: Sequence[JudgedTable]) -> list[_Pair]:
     return [
         _Pair(table, table.trained[0], start)
         for table in tables
@@ -267,7 +267,7 @@ def _against_start(tables: Sequence[Table]) -> list[_Pair]:
     ]
 
 
-def best_of(table: Table, names: Iterable[str]) -> str | None:
+def best_of(table: JudgedTable, names: Iterable[str]) -> str | None:
     """The row with the highest score among some that may be missing."""
     there = [name for name in names if name in table.rows]
     return max(there, key=table.score, default=None)
@@ -282,13 +282,13 @@ class Standing:
         must_beat: rival -> what it is to the method; it may have no row.
     """
 
-    table: Table
+    table: JudgedTable
     method: str
     answers: list[Answer]
     must_beat: Mapping[str, str]
 
 
-def stand(tables: Sequence[Table], name: str) -> list[Standing]:
+def stand(tables: Sequence[JudgedTable], name: str) -> list[Standing]:
     """Where a method stands in every table that has it; p-values corrected for all together."""
     found = [(table, own) for table in tables if (own := _own_row(table, name)) is not None]
     if not found:
@@ -309,7 +309,7 @@ def stand(tables: Sequence[Table], name: str) -> list[Standing]:
     ]
 
 
-def _must_beat(table: Table, method: str) -> dict[str, str]:
+def _must_beat(table: JudgedTable, method: str) -> dict[str, str]:
     rivals = [rival for system in SYSTEMS for rival in system.rivals.get(method, ())]
     roles = {rival: f"what it claims to beat, {rival}" for rival in rivals}
     if base := base_of(table, method):
@@ -319,7 +319,7 @@ def _must_beat(table: Table, method: str) -> dict[str, str]:
     return roles
 
 
-def _own_row(table: Table, name: str) -> str | None:
+def _own_row(table: JudgedTable, name: str) -> str | None:
     """The row of a name; of one's own loss, that of the newest version of its file."""
     if name in table.rows:
         return name

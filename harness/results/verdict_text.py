@@ -18,9 +18,9 @@ from harness.results.stats import LEVEL, MIN_PAIRS
 from harness.results.verdict import (
     Answer,
     Claim,
+    JudgedTable,
     Outcome,
     Standing,
-    Table,
     Verdict,
     find_stored,
     judge,
@@ -98,7 +98,7 @@ def _group(verdict: Verdict, left: Sequence[Gain]) -> list[str]:
     return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
 
 
-def _title(tables: Sequence[Table]) -> str:
+def _title(tables: Sequence[JudgedTable]) -> str:
     datasets = _listed([table.dataset for table in tables])
     return f"{datasets}, {tables[0].trunk}, protocol `{tables[0].protocol}`"
 
@@ -151,8 +151,8 @@ def _start_in_short(claim: Claim) -> str:
     return " ".join(parts) or NOT_YET
 
 
-def _by_table(claim: Claim) -> dict[Table, list[Answer]]:
-    found: dict[Table, list[Answer]] = defaultdict(list)
+def _by_table(claim: Claim) -> dict[JudgedTable, list[Answer]]:
+    found: dict[JudgedTable, list[Answer]] = defaultdict(list)
     for answer in claim.answers:
         found[answer.table].append(answer)
     return found
@@ -171,8 +171,8 @@ def _without(claim: Claim) -> list[str]:
     ]
 
 
-def _missing_from(claims: Iterable[Claim]) -> dict[Table, list[str]]:
-    found: dict[Table, list[str]] = defaultdict(list)
+def _missing_from(claims: Iterable[Claim]) -> dict[JudgedTable, list[str]]:
+    found: dict[JudgedTable, list[str]] = defaultdict(list)
     for claim in claims:
         for table, method in claim.missing:
             if method not in found[table]:
@@ -192,7 +192,7 @@ def _said(answer: Answer) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _doubts(table: Table, *names: str) -> list[str]:
+def _doubts(table: JudgedTable, *names: str) -> list[str]:
     """Why these rows may show less than the methods can do, or more."""
     doubted = [
         f"{name} ({', '.join(reasons)})" for name in names if (reasons := table.doubts(name))
@@ -262,7 +262,7 @@ def _against_start(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _ranks(ranks: Ranks, tables: Sequence[Table]) -> list[str]:
+def _ranks(ranks: Ranks, tables: Sequence[JudgedTable]) -> list[str]:
     names = _listed([table.dataset for table in tables])
     listed = ", ".join(f"{method} {mean:.1f}" for method, mean in ranks.by_method.items())
     lines = [f"### Average ranks over {names}", "", f"{listed}."]

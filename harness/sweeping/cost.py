@@ -14,12 +14,12 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
-from harness.results.cost import converged_step
 from harness.results.layout import COSTS
 from harness.results.provenance import command_line, commit_of, provenance, versions_of
 from harness.results.published import find_folder, read
 from harness.results.records import FoldRecord
 from harness.results.rendering import markdown_table
+from harness.results.training_cost import converged_step
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
 from harness.system.workers import run_workers

@@ -44,13 +44,19 @@ def at_once(actions: Sequence[Callable[[], object]]) -> None:
         raise failed[0]
 
 
-def test_simultaneous_merges_add_every_opening_once(tmp_path: Path) -> None:
-    """41 lines became 154."""
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    put_scores(theirs, "ms", [0.5] * 40)
-    for repetition in range(1, 41):
+def two_results(root: Path, openings: int) -> tuple[Path, Path]:
+    """Ours of triplet, and theirs of ms, tested so many times."""
+    ours, theirs = root / "ours", root / "theirs"
+    put_scores(theirs, "ms", [0.5] * openings)
+    for repetition in range(1, openings + 1):
         note_test_opening(theirs / TABLE, "ms", "abc", repetition)
     put(ours, make_record("triplet"))
+    return ours, theirs
+
+
+def test_simultaneous_merges_add_every_opening_once(tmp_path: Path) -> None:
+    """41 lines became 154."""
+    ours, theirs = two_results(tmp_path, 40)
     note_test_opening(ours / TABLE, "triplet", "abc", 1)
     at_once([lambda: merge([theirs], ours)] * 6)
     problems: list[str] = []
@@ -60,11 +66,7 @@ def test_simultaneous_merges_add_every_opening_once(tmp_path: Path) -> None:
 
 
 def test_openings_that_are_noted_during_a_merge_are_kept(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    put_scores(theirs, "ms", [0.5] * 10)
-    for repetition in range(1, 11):
-        note_test_opening(theirs / TABLE, "ms", "abc", repetition)
-    put(ours, make_record("triplet"))
+    ours, theirs = two_results(tmp_path, 10)
     noting = [lambda: note_test_opening(ours / TABLE, "triplet", "abc", 1)] * 8
     at_once([lambda: merge([theirs], ours), *noting])
     methods = [entry["method"] for entry in read_ledger(ours / TABLE / LEDGER, [])]

@@ -19,8 +19,8 @@ from harness.results.questions import OLD, SYSTEMS
 from harness.results.records import TEST_SELECTED
 from harness.results.stats import critical_difference, holm
 from harness.results.verdict import (
+    JudgedTable,
     Outcome,
-    Table,
     Verdict,
     find_stored,
     judge,
@@ -41,7 +41,7 @@ def scores_around(mean: float, stream: int = 0) -> list[float]:
     return (mean + NOISE[stream]).tolist()
 
 
-def tables_in(results: Path, stored: Path | None = None) -> list[Table]:
+def tables_in(results: Path, stored: Path | None = None) -> list[JudgedTable]:
     return read_tables(results, stored, [], lambda table: True)
 
 

@@ -10,8 +10,8 @@ import pytest
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
-from harness.results.cost import converged_step
 from harness.results.records import FoldRecord
+from harness.results.training_cost import converged_step
 from harness.sweeping import cost
 from harness.sweeping.cost import measure_costs, shown
 

@@ -15,7 +15,7 @@ from harness.experiment import build_experiment
 from harness.model.build import check_method
 from harness.results.sweeps import Plan
 from harness.sweeping.axes import config_at, parse_axis
-from harness.sweeping.figures import FIGURES, Figure, find_figure, sweep_of
+from harness.sweeping.paper_sweeps import FIGURES, Figure, find_figure, sweep_of
 from losses.method import Method
 
 ROOT = Path(__file__).parents[2]
