@@ -209,6 +209,12 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
     protocol = _settled(config, dataset, listing, changes or {}, split)
     check_selection_metric(protocol.metric)
     check_metrics(protocol.test_metrics or ())
+    if dataset.closed and protocol.select != "test":
+        raise HarnessError(
+            f"{dataset.name} tests on the classes that it trains on, so that nothing on it may be "
+            f"ranked, but rows of protocol {protocol.name} are\n"
+            "  take a protocol whose rows never are: --protocol classic-drml"
+        )
     if split is None:
         with refusing():
             given = _trainval(protocol, listing)

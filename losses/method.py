@@ -40,6 +40,7 @@ STANDS_FOR = {
     "inshop": "sop",
     "inaturalist": "sop",
     "imagenet": "sop",
+    "imagenet_closed": "sop",
 }
 
 

@@ -13,7 +13,7 @@ from protocols.mlrc import GLYPHS
 from protocols.protocol import EvaluationProtocol
 
 # Data sets of many classes with few images each, for which the papers have settings of their own.
-MANY = ("sop", "inshop", "inaturalist", "imagenet")
+MANY = ("sop", "inshop", "inaturalist", "imagenet", "imagenet_closed")
 
 # What is measured beside P@1, RP and MAP@R.
 FEW = tuple(f"recall_at_{k}" for k in (1, 2, 4, 8))

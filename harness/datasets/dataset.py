@@ -126,6 +126,8 @@ class Dataset:
         expected: published counts, by any of the names "images", "classes", "train_classes",
             "train_images", "test_images", "query_images", "gallery_images". The training
             classes are the given ones, or else the first of the listing.
+        closed: it tests on other images of the classes that it trains on, each of which is
+            listed twice. Nothing on it may be ranked.
     """
 
     name: str
@@ -133,6 +135,7 @@ class Dataset:
     list_images: Callable[[Path | None], Listing]
     needs_root: bool = True
     expected: Mapping[str, int] = field(default_factory=dict)
+    closed: bool = False
 
 
 def list_files(

@@ -17,6 +17,9 @@ from harness.results.stats import MIN_PAIRS
 # The metric whose standard deviation stands in tables of the papers' protocols.
 SD_OF = "p_at_1"
 
+# Data sets whose test classes are those of training.
+CLOSED = ("imagenet_closed",)
+
 
 def shown(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that people read first, as text: percent with the half-width of the interval."""
@@ -177,6 +180,11 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
             f"{TEST_SELECTED}: of all epochs that which was best on the test classes, as the paper "
             "reports; no rank, and not to be compared with rows of other protocols. last: the same "
             "models at their last epoch."
+        )
+    if frame["dataset"].isin(CLOSED).any():
+        notes.append(
+            "Trained and tested on the same classes, on other images of them: not to be compared "
+            "with any other table, whose test classes are new to the model."
         )
     if (frame["indistinguishable"] == UNKNOWN).any():
         notes.append(

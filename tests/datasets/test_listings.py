@@ -22,6 +22,7 @@ from dataset_files import (
     write_cub,
     write_devkit_cars,
     write_imagenet,
+    write_imagenet_closed,
     write_inaturalist,
     write_inaturalist_json,
     write_inshop,
@@ -32,7 +33,17 @@ from PIL import Image
 from scipy.io import savemat
 
 from harness import registry
-from harness.datasets import cars, cub, folder, glyphs, imagenet, inaturalist, inshop, sop
+from harness.datasets import (
+    cars,
+    cub,
+    folder,
+    glyphs,
+    imagenet,
+    imagenet_closed,
+    inaturalist,
+    inshop,
+    sop,
+)
 from harness.datasets.dataset import Dataset, decode_rgb
 from harness.testing.dataset import DATASET_CHECKS, Copy
 from pretraining.glyphnet import CLASSES, shape, shared_ink
@@ -426,6 +437,28 @@ def test_imagenet_lists_the_class_folders_of_train_alone(tmp_path: Path) -> None
     listing = imagenet.list_images(tmp_path)
     assert listing.class_names == ("n01440764", "n01443537")
     assert listing.names[0] == "n01440764/n01440764_18.JPEG" and len(listing.names) == 4
+
+
+def test_imagenet_closed_trains_on_train_and_tests_on_val_of_the_same_classes(
+    tmp_path: Path,
+) -> None:
+    write_imagenet_closed(tmp_path)
+    listing = imagenet_closed.list_images(tmp_path)
+    assert listing.given_trainval == (0, 1)
+    assert listing.class_names == tuple(
+        f"{part}/{name}" for part in ("train", "val") for name in ("n01440764", "n01443537")
+    )
+    assert np.bincount(listing.labels).tolist() == [2, 2, 3, 3]
+    for name, label in zip(listing.names, listing.labels, strict=True):
+        assert name.startswith(f"{listing.class_names[label]}/")
+    (gone,) = [i for i, n in enumerate(listing.names) if n == "val/n01440764/val_3.JPEG"]
+    path = tmp_path / listing.names[gone]
+    path.unlink()
+    path.symlink_to("nowhere")
+    assert imagenet_closed.list_images(tmp_path).missing == (gone,)
+    (tmp_path / "val" / "n01443537").rename(tmp_path / "val" / "n02")
+    with pytest.raises(ValueError, match="2 classes, as n01443537, are in one only of"):
+        imagenet_closed.list_images(tmp_path)
 
 
 @pytest.mark.parametrize(

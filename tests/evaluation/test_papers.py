@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from conftest import write_images
+from dataset_files import publish
 from made_records import make_record, put
 
 from harness import registry
@@ -77,11 +79,11 @@ def test_a_classic_protocol_is_tested_without_a_search(
     looks = len(fold["history"]["steps"])
     assert looks == 2
     # Each look, and the two tests of the kept weights.
-    assert openings_of(folder_config, "proxyanchor") == looks + 2
+    assert openings_of(folder_config, record.identity["method"]) == looks + 2
     assert {"recall_at_1", "recall_at_8", "nmi"} <= record.scores["concatenated"].keys()
     assert record.last.keys() == record.scores.keys()
     board = leaderboard.build(done.tables[0])
-    row = board.frame.set_index("method").loc["proxyanchor (test-selected)"]
+    row = board.frame.set_index("method").loc[f"{record.identity['method']} (test-selected)"]
     assert pd.isna(row["rank"])
     assert row["p_at_1_last"] <= row["p_at_1_concatenated"]
     for path in leaderboard.write(board):
@@ -360,3 +362,23 @@ def test_a_sweep_under_a_classic_protocol_must_be_one_of_tests(
 def records_of_sweep(config: RunConfig) -> list[TestRecord]:
     paths = Path(config.results_dir).glob(f"sweeps/*/*/*/{RECORDS}/*/*.json")
     return [TestRecord.read(path) for path in paths]
+
+
+def test_a_data_set_with_the_same_classes_in_its_test_is_never_ranked(
+    folder_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A made ImageNet of eight classes: training images train, the others of them test."""
+    for part, each in (("train", 4), ("val", 3)):
+        write_images(tmp_path / "imagenet" / part, num_classes=8, per_class=each)
+    publish(monkeypatch, "imagenet_closed")
+    more = {"dataset": "imagenet_closed", "data_root": str(tmp_path)}
+    with pytest.raises(HarnessError, match="tests on the classes that it trains on"):
+        train(folder_config.updated({**more, "loss": "proxyanchor"}))
+    done = evaluate(["proxyanchor"], values_of(folder_config, "classic-drml", **more))
+    assert done.problems == []
+    (record,) = records_of(folder_config)
+    assert record.kind == "test-selected" and record.queries == 24
+    (folder,) = done.tables
+    table = leaderboard.build(folder)
+    assert table.frame["rank"].isna().all()
+    assert any("on the same classes" in note for note in rendering.notes_on(table.frame))
