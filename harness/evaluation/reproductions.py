@@ -177,7 +177,7 @@ def _nothing_found(
 
 
 # What a repetition is, by what the protocol selects.
-KINDS: dict[str, type[Run]] = {
+RUN_TYPES: dict[str, type[Run]] = {
     "best": Reproduction,
     "last": Reproduction,
     "test": TestSelected,
@@ -190,10 +190,10 @@ def work(jobs: list[Job], device: str, listener: Listener) -> None:
     for job in jobs:
         experiment = build_experiment(job.config.updated({"device": device}))
         opened = OpenedRow(experiment, open_part(experiment, "trainval"), job.fixed)
-        own = KINDS[experiment.protocol.select]
-        for kind in [own, SingleModel] if job.single else [own]:
+        own = RUN_TYPES[experiment.protocol.select]
+        for run_type in [own, SingleModel] if job.single else [own]:
             for repetition in range(1, experiment.reproductions + 1):
-                _finish(kind(opened, job, repetition, listener))
+                _finish(run_type(opened, job, repetition, listener))
 
 
 def _finish(run: Run) -> None:
