@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import FOLDER, study_of, write_images
 from processes import FORKS
 
@@ -21,7 +21,7 @@ from harness.searching.loop import search
 from harness.searching.summary import index_of
 from harness.system import files
 from harness.system.files import UNFINISHED, replacing
-from harness.training import trainer
+from harness.training import saved, trainer
 
 KILLS = 24
 ROUNDS = int(os.environ.get("HARNESS_KILL_ROUNDS", "1"))  # of so many kills; more in `make faults`
@@ -37,16 +37,17 @@ def die() -> None:
 
 def die_inside_a_checkpoint(countdown: Callable[[], bool]) -> None:
     """The file is half written when the process ends."""
-    save = torch.save
 
-    def torn(state: Any, file: Any) -> None:
-        if countdown():
-            file.write(b"half a checkpoint")
-            file.flush()
-            die()
-        save(state, file)
+    @contextmanager
+    def torn(path: Path) -> Iterator[Any]:
+        with replacing(path) as file:
+            if countdown():
+                file.write(b"half a checkpoint")
+                file.flush()
+                die()
+            yield file
 
-    torch.save = torn
+    saved.replacing = torn
 
 
 def die_around(name: str, after: bool, countdown: Callable[[], bool]) -> None:
@@ -131,7 +132,7 @@ def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path,
         arguments = (searches(tmp_path, "cut"), "" if timed else moment, count)
         process = FORKS.Process(target=run_until, args=arguments)
         process.start()
-        process.join(rng.uniform(0.5, 1.5) if timed else None)
+        process.join(rng.uniform(0.05, 0.3) if timed else None)
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, (moment, count)

@@ -105,7 +105,7 @@ def test_a_trunk_that_does_not_fit_says_what_would_make_it_fit(make: Make) -> No
     assert "--micro-batch 2" in told(micro_batch=4)
     assert "--micro-batch 4" in told(**VIT) and "--checkpoint-gradients" in told(**VIT)
     alone = {"protocol": BATCHES_MEET, "workers": 1}
-    assert told(**alone).startswith("smaller batches, --protocol mlrc+")
+    assert told(**alone).startswith("smaller batches, as with +batch_size=")
 
 
 @pytest.mark.parametrize("loss", ["proxyanchor", "drml-pa", "ccp"])
