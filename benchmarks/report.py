@@ -77,7 +77,7 @@ def fill(results: Path, methods: int, datasets: int, reproductions: int) -> None
                 of_classes = {k: values(rng, CLASSES) for k in ("map_at_r", "p_at_1")}
                 changes: dict[str, Any] = {
                     **{"dataset": f"set{d}", "search": found, "class_queries": [48] * CLASSES},
-                    "per_class": {kind: of_classes for kind in ("concatenated", "separated")},
+                    "per_class": dict.fromkeys(("concatenated", "separated"), of_classes),
                     "folds": [fold(rng, number) for number in range(4)],
                 }
                 path = put(results, make_record(f"method-{m:02d}", repetition, score, **changes))

@@ -245,8 +245,8 @@ def compared_with(loss: nn.Module, embeddings: Tensor) -> list[Tensor]:
     size = embeddings.shape[1]
     tables = [
         (table if table.shape[1] == size else table.T).detach().requires_grad_(trained)
-        for kind, trained in ((loss.parameters(), True), (loss.buffers(), False))
-        for table in kind
+        for tensors, trained in ((loss.parameters(), True), (loss.buffers(), False))
+        for table in tensors
         if table.ndim == 2 and size in table.shape and table.is_floating_point()
     ]
     return tables or [embeddings]

@@ -30,7 +30,7 @@ def refusing(what: str = "") -> Iterator[None]:
     """Turn the ValueError of who refuses a value into the error that the user is shown.
 
     Losses, protocols, data sets and trunks know nothing of HarnessError. For a name that they do
-    not know they raise ValueError(kind, name, known names), which is worded here.
+    not know they raise ValueError(category, name, known names), which is worded here.
 
     Args:
         what: is refused, to be said first.
@@ -42,12 +42,12 @@ def refusing(what: str = "") -> Iterator[None]:
         raise HarnessError(f"{what}: {worded}" if what else worded) from None
 
 
-def unknown(kind: str, name: str, known: Iterable[str], advice: str = "") -> HarnessError:
+def unknown(category: str, name: str, known: Iterable[str], advice: str = "") -> HarnessError:
     """The error for a name that is not there, with the nearest ones that are."""
     names = sorted(known)
     many = len(names) > MOST_SHOWN
     near = get_close_matches(name, names, n=3 if many else 1, cutoff=0.5)
     suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     listed = f"{len(names)} of them" if many else ", ".join(names)
-    lines = [f"no {kind} named '{name}'.{suggestion}", f"  known: {listed}"]
+    lines = [f"no {category} named '{name}'.{suggestion}", f"  known: {listed}"]
     return HarnessError("\n".join([*lines, *([f"  {advice}"] if advice else [])]))

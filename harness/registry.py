@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Category:
     """One sort of registered thing: where its files are, what they export, its entry points."""
 
     package: str
@@ -40,20 +40,20 @@ class Kind:
     advice: str
 
 
-KINDS = {
-    "loss": Kind(
+CATEGORIES = {
+    "loss": Category(
         *("losses", "METHODS", "harness.losses"),
         "to add one, create losses/{}.py or pass a .py file",
     ),
-    "dataset": Kind(
+    "dataset": Category(
         *("harness.datasets", "DATASETS", "harness.datasets"),
         "for your own images: --dataset folder:PATH",
     ),
-    "protocol": Kind(
+    "protocol": Category(
         *("protocols", "PROTOCOLS", "harness.protocols"),
         "to change one, name it: mlrc+batch_size=64",
     ),
-    "trunk": Kind(
+    "trunk": Category(
         *("harness.trunks", "TRUNKS", "harness.trunks"),
         "to add one, create harness/trunks/{}.py",
     ),
@@ -61,43 +61,43 @@ KINDS = {
 
 
 @cache
-def items(kind: str) -> dict[str, Any]:
-    """Every registered object of a kind by name, in the order of the names."""
+def items(category: str) -> dict[str, Any]:
+    """Every registered object of a category by name, in the order of the names."""
     found: dict[str, tuple[str, Any]] = {}
-    for place, item in _exported(KINDS[kind]):
+    for place, item in _exported(CATEGORIES[category]):
         for name in (item.name, *getattr(item, "aliases", ())):
             if name in found:
                 raise HarnessError(
-                    f"there are two of {kind} '{name}': in {found[name][0]} and in {place}; "
+                    f"there are two of {category} '{name}': in {found[name][0]} and in {place}; "
                     "rename one"
                 )
             found[name] = place, item
     return {name: item for name, (_, item) in sorted(found.items()) if item.name == name}
 
 
-def names(kind: str) -> list[str]:
-    """Every registered name of a kind."""
-    return list(items(kind))
+def names(category: str) -> list[str]:
+    """Every registered name of a category."""
+    return list(items(category))
 
 
-def _exported(kind: Kind) -> Iterable[tuple[str, Any]]:
+def _exported(category: Category) -> Iterable[tuple[str, Any]]:
     """Every object with the module that exports it."""
-    package = importlib.import_module(kind.package)
-    modules = [f"{kind.package}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
+    package = importlib.import_module(category.package)
+    modules = [f"{category.package}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
     for name in modules:
         if not name.rpartition(".")[2].startswith("_"):
-            for item in getattr(importlib.import_module(name), kind.export, ()):
+            for item in getattr(importlib.import_module(name), category.export, ()):
                 yield name, item
-    for point in entry_points(group=kind.group):
-        for item in getattr(point.load(), kind.export):
+    for point in entry_points(group=category.group):
+        for item in getattr(point.load(), category.export):
             yield point.value, item
 
 
-def load_item(kind: str, name: str) -> Any:
+def load_item(category: str, name: str) -> Any:
     """The registered object of a name."""
-    known = items(kind)
+    known = items(category)
     if name not in known:
-        raise unknown(kind, name, known, KINDS[kind].advice.format(name))
+        raise unknown(category, name, known, CATEGORIES[category].advice.format(name))
     return known[name]
 
 

@@ -28,36 +28,36 @@ WORDS = {
 }
 
 
-def convert(values: Any, kind: type[T], what: str) -> T:
-    """The values as a `kind`; what does not fit is a ValueError that names the field.
+def convert(values: Any, type_: type[T], what: str) -> T:
+    """The values as a `type_`; what does not fit is a ValueError that names the field.
 
     Args:
-        kind: a dataclass, which takes no other fields than its own, or a TypedDict, from which
+        type_: a dataclass, which takes no other fields than its own, or a TypedDict, from which
             others are dropped.
         what: that is read; the message begins with it.
     """
-    if is_dataclass(kind) and isinstance(values, Mapping):
-        known = [field.name for field in fields(kind)]
+    if is_dataclass(type_) and isinstance(values, Mapping):
+        known = [field.name for field in fields(type_)]
         for name in values:
             if name not in known:
                 raise ValueError(f"{what}: {unknown('field', str(name), known)}")
     try:
-        return msgspec.convert(values, kind)
+        return msgspec.convert(values, type_)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{what}: {_in_our_words(str(error), values, kind)}") from None
+        raise ValueError(f"{what}: {_in_our_words(str(error), values, type_)}") from None
 
 
-def _in_our_words(said: str, values: Any, kind: type) -> str:
+def _in_our_words(said: str, values: Any, type_: type) -> str:
     located = _PLACE.fullmatch(said)
     said, of_key, place = located.groups() if located else (said, None, "")
     if missing := _MISSING.fullmatch(said):
         return f"lacks field '{'.'.join(filter(None, [place, missing[1]]))}'"
     field = f"field '{place}'" if place else "it"
     if refused := _NOT_A_CHOICE.fullmatch(said):
-        choices = ", ".join(map(str, _choices(get_type_hints(kind).get(place))))
+        choices = ", ".join(map(str, _choices(get_type_hints(type_).get(place))))
         return f"{field} takes {choices or 'another value'}, got {refused[1]}"
     expected = _EXPECTED.fullmatch(said)
-    if expected is None:  # in words of the kind itself
+    if expected is None:  # in words of the type itself
         return f"{field}: {said}" if place else said
     wanted, got, limit = expected.groups()
     takes = f"{field} takes {_spell(wanted)}{limit}"

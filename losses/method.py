@@ -235,13 +235,13 @@ class Method:
         A value is the same then whoever wrote it down, and so is every hash of it. ValueError
         for a parameter that the method does not have.
         """
-        kinds: dict[str, type | BaseDistribution] = dict(self._types())
-        kinds |= self.space(dataset, num_classes)
+        types: dict[str, type | BaseDistribution] = dict(self._types())
+        types |= self.space(dataset, num_classes)
         for name in params:
-            if name not in kinds:
-                known = ", ".join(sorted(kinds))
+            if name not in types:
+                known = ", ".join(sorted(types))
                 raise ValueError(f"{self.name} has no parameter '{name}'; it has: {known}")
-        return {name: cast_to(kinds[name], name, value) for name, value in params.items()}
+        return {name: cast_to(types[name], name, value) for name, value in params.items()}
 
     def make_loss(
         self,
@@ -301,7 +301,7 @@ def _those_of(declared: ParamTypes, params: Params) -> dict[str, Any]:
 HIERARCHY = "hierarchy"
 _HANDED = ("num_classes", "embedding_size", "in_features", HIERARCHY)
 _PLAIN_TYPES: dict[str, type] = {
-    **{kind.__name__: kind for kind in (int, float, str, bool)},
+    **{type_.__name__: type_ for type_ in (int, float, str, bool)},
     **{"list[int]": list[int], "list[float]": list[float]},
 }
 
@@ -332,13 +332,13 @@ def _annotated_type(parameter: inspect.Parameter) -> type:
     written = parameter.annotation
     if not isinstance(written, str):  # of a module without `from __future__ import annotations`
         written = inspect.formatannotation(written)
-    kind = _PLAIN_TYPES.get(written.removesuffix(" | None"))
-    if kind is None:
+    type_ = _PLAIN_TYPES.get(written.removesuffix(" | None"))
+    if type_ is None:
         raise ValueError(
             f"parameter '{parameter.name}' of a builder must be annotated as one of "
             f"{', '.join(_PLAIN_TYPES)}, perhaps or None, got {written!r}"
         )
-    return kind
+    return type_
 
 
 def type_of(distribution: BaseDistribution) -> type:
@@ -348,29 +348,29 @@ def type_of(distribution: BaseDistribution) -> type:
     return int if isinstance(distribution, IntDistribution) else float
 
 
-def cast_to(kind: BaseDistribution | type, name: str, value: Any) -> Any:
+def cast_to(type_: BaseDistribution | type, name: str, value: Any) -> Any:
     """A value as Optuna would propose it or a builder expects it: 1 becomes 1.0 for a float."""
-    if isinstance(kind, CategoricalDistribution):
-        for choice in kind.choices:
+    if isinstance(type_, CategoricalDistribution):
+        for choice in type_.choices:
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return choice
-        known = ", ".join(map(str, kind.choices))
+        known = ", ".join(map(str, type_.choices))
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
     # What is searched on a log scale is a rate, a scale or a weight: less than none of it trains
     # something else. Rates are so wherever they come from.
-    positive = getattr(kind, "log", False) or name in OPTIMIZER_PARAMS
-    if isinstance(kind, BaseDistribution):
-        kind = type_of(kind)
-    if get_origin(kind) is list:
+    positive = getattr(type_, "log", False) or name in OPTIMIZER_PARAMS
+    if isinstance(type_, BaseDistribution):
+        type_ = type_of(type_)
+    if get_origin(type_) is list:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{name} must be a list, as [1, 2], got {value!r}")
-        return [cast_to(get_args(kind)[0], f"each of {name}", one) for one in value]
-    if kind in (str, bool):
-        if not isinstance(value, kind):
-            expected = "a text" if kind is str else "true or false"
+        return [cast_to(get_args(type_)[0], f"each of {name}", one) for one in value]
+    if type_ in (str, bool):
+        if not isinstance(value, type_):
+            expected = "a text" if type_ is str else "true or false"
             raise ValueError(f"{name} must be {expected}, got {value!r}")
         return value
-    whole = kind is int
+    whole = type_ is int
     try:
         number = float(value)
         if isinstance(value, bool) or not math.isfinite(number) or (whole and number % 1):

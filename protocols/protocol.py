@@ -268,10 +268,10 @@ def parse_field(name: str, text: str) -> Any:
     known = {f.name for f in fields(EvaluationProtocol)} - {"name", *OUTSIDE_IDENTITY}
     if name not in known:
         raise ValueError("protocol field", name, known)
-    kind, may_be_none = _kind_of(name)
+    type_, may_be_none = _type_of(name)
     if text == "none" and may_be_none:
         return None
-    return _of_its_type(name, text.split(",") if get_origin(kind) is tuple else text)
+    return _of_its_type(name, text.split(",") if get_origin(type_) is tuple else text)
 
 
 def _displaced(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -388,28 +388,28 @@ def _types() -> dict[str, Any]:
     return get_type_hints(EvaluationProtocol, include_extras=True)
 
 
-def _kind_of(name: str) -> tuple[Any, bool]:
+def _type_of(name: str) -> tuple[Any, bool]:
     """The type of a field, and whether it may also be None."""
-    kind = _types()[name]
-    options = get_args(kind)
-    return (options[0], True) if type(None) in options else (kind, False)
+    type_ = _types()[name]
+    options = get_args(type_)
+    return (options[0], True) if type(None) in options else (type_, False)
 
 
 def _of_its_type(name: str, value: Any) -> Any:
     """A value, or the text of one, as the field has it."""
-    kind, may_be_none = _kind_of(name)
+    type_, may_be_none = _type_of(name)
     if value is None and may_be_none:
         return None
-    one = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    one = get_args(type_)[0] if get_origin(type_) is tuple else type_
     choices = get_args(one) if get_origin(one) is Literal else ()
     try:
-        return msgspec.convert(value, kind, strict=not isinstance(value, str | list))
+        return msgspec.convert(value, type_, strict=not isinstance(value, str | list))
     except msgspec.ValidationError as error:
-        known = choices or {Pooling: POOLINGS, Split: SPLITS}.get(kind)
+        known = choices or {Pooling: POOLINGS, Split: SPLITS}.get(type_)
         if known:
             raise ValueError(name, _format(value), known) from None
         # As in "Expected `int` >= 1 - at `$[0]`".
-        rule = re.sub(r"`(\w+)`", lambda kind: WORDS.get(kind[1], kind[1]), str(error))
+        rule = re.sub(r"`(\w+)`", lambda word: WORDS.get(word[1], word[1]), str(error))
         rule = rule.removeprefix("Expected ").partition(" - at")[0].partition(", got")[0]
         raise ValueError(f"{name} must be {rule}, got {_format(value)}") from None
 

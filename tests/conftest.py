@@ -24,6 +24,7 @@ from PIL import Image
 from processes import FORKS
 
 from harness import registry
+from harness.cli import main
 from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.datasets import folder
@@ -135,6 +136,22 @@ def image_folder(tmp_path: Path) -> Path:
     root = tmp_path / "pictures"
     write_images(root)
     return root
+
+
+def run_pictures(root: Path, losses: list[str], protocol: str, trials: int = 1) -> Path:
+    """A search on a folder of pictures and its evaluation in `root`, by command line."""
+    write_images(root / "pictures")
+    cache = ["--cache-dir", str(root / "cache")]
+    what = ["--loss", *losses, "--dataset", f"folder:{root / 'pictures'}", "--trunk", "convnet"]
+    how = ["--protocol", protocol, "--trials", str(trials), "--workers", "1"]
+    assert main(["search", *what, *how, *cache, "--runs-dir", str(root / "runs")]) == 0
+    again = ["--reproductions", str(trials), "--workers", "1"]
+    assert main(["eval", *again, *cache, *folders_of(root)]) == 0
+    return root
+
+
+def folders_of(root: Path) -> list[str]:
+    return ["--runs-dir", str(root / "runs"), "--results-dir", str(root / "results")]
 
 
 @pytest.fixture

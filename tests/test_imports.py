@@ -17,7 +17,7 @@ from made_tables import put_table
 import harness
 import losses
 from harness.errors import HarnessError
-from harness.registry import KINDS
+from harness.registry import CATEGORIES
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,7 +31,7 @@ LAYERS = (
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # What is registered by name stands beside the layers.
-BESIDE = tuple(kind.package for kind in KINDS.values())
+BESIDE = tuple(category.package for category in CATEGORIES.values())
 
 
 def files_of(folder: str) -> list[Path]:
@@ -115,11 +115,11 @@ def test_what_is_registered_is_reached_by_name_alone() -> None:
     """The harness knows what a method or a data set is like, and none in particular."""
     registered = {
         module
-        for kind in KINDS.values()
+        for category in CATEGORIES.values()
         for module in MODULES
-        if within(module, kind.package) and exports(module, kind.export)
+        if within(module, category.package) and exports(module, category.export)
     }
-    assert len(registered) > len(KINDS)
+    assert len(registered) > len(CATEGORIES)
     reaching = {
         f"{module} -> {other}"
         for module, others in EDGES.items()

@@ -108,10 +108,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A package of somebody else's, with one thing of a kind."""
+    """A package of somebody else's, with one thing of a category."""
 
-    def run(kind: str, item: Any) -> None:
-        group, export = registry.KINDS[kind].group, registry.KINDS[kind].export
+    def run(category: str, item: Any) -> None:
+        group, export = registry.CATEGORIES[category].group, registry.CATEGORIES[category].export
         plugin = ModuleType("plugin_of_somebody")
         setattr(plugin, export, (item,))
         monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
@@ -131,14 +131,14 @@ def test_an_installed_package_registers_through_an_entry_point(
     assert registry.load_method("plugged").space("cub", 5)["margin"] == FloatDistribution(-0.2, 2)
 
 
-@pytest.mark.parametrize("kind", list(registry.KINDS))
+@pytest.mark.parametrize("category", list(registry.CATEGORIES))
 def test_two_of_one_name_are_refused_with_where_they_are(
-    install: Callable[..., None], kind: str
+    install: Callable[..., None], category: str
 ) -> None:
-    name, item = next(iter(registry.items(kind).items()))
-    install(kind, item)
-    with pytest.raises(HarnessError, match=f"two of {kind} '{re.escape(name)}'") as raised:
-        registry.names(kind)
+    name, item = next(iter(registry.items(category).items()))
+    install(category, item)
+    with pytest.raises(HarnessError, match=f"two of {category} '{re.escape(name)}'") as raised:
+        registry.names(category)
     assert "and in plugin_of_somebody; rename one" in str(raised.value)
 
 

@@ -16,7 +16,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.options import read_values
-from harness.cli.show import Studies, nothing_found
+from harness.cli.show import Studies, asked_for
 from harness.errors import HarnessError
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -47,12 +47,7 @@ def dashboard(
         raise HarnessError(
             "optuna-dashboard is not installed; pip install 'metric-harness[dashboard]'"
         ) from None
-    from harness.searching.found import find_searches
-
-    wanted = [*(loss or []), *(studies or [])]
-    found = list(find_searches(wanted, values))
-    if not found:
-        raise HarnessError(nothing_found(wanted))
+    found = asked_for(studies, loss, values)
     # A database shows all of its studies; a journal holds but one.
     places = {one.config.storage or str(one.folder): one for one in found}
     if len(places) > 1:

@@ -114,8 +114,8 @@ def _print_report(report: DatasetCheck) -> None:
         print(f"  superclasses: {report.superclasses}")
     print(f"  missing files: {_few(report.missing)}")
     print(f"  broken files: {_few([name for name, _ in report.broken])}")
-    for kind, names in report.kinds.items():
-        print(f"  {kind} images: {_few(names)}")
+    for mode, names in report.modes.items():
+        print(f"  {mode} images: {_few(names)}")
     _print_duplicates("the same file twice", report.same_files)
     _print_duplicates("the same picture twice, perhaps encoded anew", report.same_pictures)
     print(f"  sha256 of names, labels and files: {report.checksum}")

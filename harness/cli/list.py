@@ -17,7 +17,7 @@ FIGURES = "figures"
 
 
 def list_(
-    kind: Annotated[
+    section: Annotated[
         str, typer.Argument(help="losses, datasets, protocols, trunks, figures or all.")
     ] = "all",
     dataset: options.Dataset = None,
@@ -28,11 +28,11 @@ def list_(
     """
     from harness import registry
 
-    kinds = {"losses": "loss", "datasets": "dataset", "protocols": "protocol", "trunks": "trunk"}
-    if kind not in (*kinds, FIGURES, "all"):
-        raise unknown("list", kind, [*kinds, FIGURES, "all"])
-    for plural, singular in kinds.items():
-        if kind not in (plural, "all"):
+    sections = {"losses": "loss", "datasets": "dataset", "protocols": "protocol", "trunks": "trunk"}
+    if section not in (*sections, FIGURES, "all"):
+        raise unknown("list", section, [*sections, FIGURES, "all"])
+    for plural, singular in sections.items():
+        if section not in (plural, "all"):
             continue
         print(f"{plural}:")
         for name, item in registry.items(singular).items():
@@ -40,7 +40,7 @@ def list_(
                 _print_method(item, dataset or "glyphs")
             else:
                 print(f"  {name:<20} {item.summary}")
-    if kind in (FIGURES, "all"):
+    if section in (FIGURES, "all"):
         _print_figures()
 
 

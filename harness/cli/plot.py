@@ -27,7 +27,7 @@ def plot(
     protocol: Protocol = None,
     trunk: Trunk = None,
     metric: Annotated[str, typer.Option(help="Of scores: map_at_r, p_at_1, ...")] = "map_at_r",
-    kind: Annotated[str, typer.Option(help="concatenated or separated.")] = "concatenated",
+    embedding: Annotated[str, typer.Option(help="concatenated or separated.")] = "concatenated",
     columns: Annotated[int, typer.Option(help="Width: 1 or 2 columns of a paper.")] = 1,
     serif: Annotated[bool, typer.Option("--serif", help="Letters with serifs.")] = False,
     results_dir: ResultsDir = None,
@@ -38,7 +38,7 @@ def plot(
 
     $ harness plot classes --method ccp-c2 --method proxyanchor --output classes.svg --serif
     """
-    from harness.metrics.names import KINDS
+    from harness.metrics.names import EMBEDDINGS
     from harness.report.figures import FIGURES, FORMATS, Choice, draw, save
     from harness.report.table import read_table
     from harness.results.compare import find_table
@@ -47,11 +47,13 @@ def plot(
     if figure not in FIGURES:
         raise unknown("figure", figure, FIGURES)
     check_output(output, *FORMATS)
-    if kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
+    if embedding not in EMBEDDINGS:
+        raise unknown("embedding", embedding, EMBEDDINGS)
     folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)
     table = read_table(folder)
     if table is None:
         raise HarnessError(f"no record in {folder} can be used")
-    save(draw(figure, Choice(table, tuple(method or ()), kind, metric), columns, serif), output)
+    save(
+        draw(figure, Choice(table, tuple(method or ()), embedding, metric), columns, serif), output
+    )
     print(f"{output}: {figure} of {table.name}")

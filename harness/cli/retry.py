@@ -6,8 +6,7 @@ from collections import Counter
 
 from harness.cli import options
 from harness.cli.options import read_values
-from harness.cli.show import Studies, nothing_found
-from harness.errors import HarnessError
+from harness.cli.show import Studies, asked_for
 
 
 def retry(
@@ -27,13 +26,9 @@ def retry(
     $ harness retry proxyanchor --dataset glyphs
     """
     values = read_values(None, None, locals())
-    from harness.searching.found import find_searches
     from harness.searching.study import retry_failed
 
-    wanted = [*(loss or []), *(studies or [])]
-    found = list(find_searches(wanted, values))
-    if not found:
-        raise HarnessError(nothing_found(wanted))
+    found = asked_for(studies, loss, values)
     for one in found:
         with one.study() as study:
             reasons = retry_failed(study, one.storage())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,7 @@ from harness.cli.options import read_values
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
+    from harness.searching.found import FoundSearch
     from harness.searching.summary import SearchSummary
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -42,13 +44,9 @@ def show(
     $ harness show proxyanchor --dataset glyphs
     """
     values = read_values(None, None, locals())
-    from harness.searching.found import find_searches
     from harness.searching.summary import summarize
 
-    wanted = [*(loss or []), *(studies or [])]
-    found = list(find_searches(wanted, values))
-    if not found:
-        raise HarnessError(nothing_found(wanted))
+    found = asked_for(studies, loss, values)
     for one in found:
         with one.study() as study:
             print(f"{one.folder}")
@@ -73,9 +71,20 @@ def _print_selection(table: Path) -> None:
         print_selection(frame)
 
 
-def nothing_found(wanted: list[str]) -> str:
-    names = " ".join(wanted) or "NAME"
-    return f"no such search here; start it with harness search --loss {names}, or give --runs-dir"
+def asked_for(
+    studies: list[str] | None, loss: list[str] | None, values: Mapping[str, Any]
+) -> list[FoundSearch]:
+    """The searches that a command names, all if it names none; that there are none is an error."""
+    from harness.searching.found import find_searches
+
+    wanted = [*(loss or []), *(studies or [])]
+    found = list(find_searches(wanted, values))
+    if not found:
+        names = " ".join(wanted) or "NAME"
+        raise HarnessError(
+            f"no such search here; start it with harness search --loss {names}, or give --runs-dir"
+        )
+    return found
 
 
 def print_summary(summary: SearchSummary) -> None:

@@ -22,7 +22,7 @@ BLOCK = 1000  # images handed to the threads at once, so that Ctrl-C need not wa
 GREY = {"1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"}
 PALETTE = {"P", "PA"}
 ALPHA = {"RGBA", "RGBa", "LA", "La", "PA"}
-KINDS = ("grey", "CMYK", "palette", "transparent")
+MODES = ("grey", "CMYK", "palette", "transparent")
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Finding:
     Attributes:
         digest: SHA-256 of its bytes; empty if they cannot be had.
         thumbnail: its picture, small; empty if it does not decode.
-        kinds: which of KINDS it is; an image may be two.
+        modes: which of MODES it is; an image may be two.
         problem: why it does not decode.
     """
 
     digest: bytes = b""
     thumbnail: bytes = b""
-    kinds: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -65,7 +65,7 @@ class DatasetCheck:
         counts: by the names of Dataset.expected, and what was published of them.
         smallest, largest: name and number of images of a class.
         broken: name and reason of every file that does not decode.
-        kinds: names of the images of each of KINDS.
+        modes: names of the images of each of MODES.
         same_files: equal byte by byte.
         same_pictures: equal in small, the same files among them.
         checksum: SHA-256 of names, labels and contents, to compare with another machine's.
@@ -79,7 +79,7 @@ class DatasetCheck:
     superclasses: int
     missing: tuple[str, ...]
     broken: tuple[tuple[str, str], ...]
-    kinds: Mapping[str, tuple[str, ...]]
+    modes: Mapping[str, tuple[str, ...]]
     same_files: Duplicates
     same_pictures: Duplicates
     checksum: str
@@ -136,18 +136,18 @@ def _examine(listing: Listing, index: int, short_side: int) -> Finding:
         encoded = listing.read(index)
         image = listing.decode(encoded)
         check_resized(image, short_side)
-        kinds = _kinds(encoded) if listing.decode is decode_rgb else ()
+        modes = _modes(encoded) if listing.decode is decode_rgb else ()
     except Exception as error:  # whatever a decoder stumbles over, the file is at fault
         digest = hashlib.sha256(encoded).digest() if encoded else b""
         return Finding(digest, problem=str(error) or type(error).__name__)
-    return Finding(hashlib.sha256(encoded).digest(), thumbnail(image), kinds)
+    return Finding(hashlib.sha256(encoded).digest(), thumbnail(image), modes)
 
 
-def _kinds(encoded: bytes) -> tuple[str, ...]:
+def _modes(encoded: bytes) -> tuple[str, ...]:
     with open_image(encoded) as image:
         mode, transparent = image.mode, "transparency" in image.info
     are = (mode in GREY, mode == "CMYK", mode in PALETTE, mode in ALPHA or transparent)
-    return tuple(kind for kind, is_so in zip(KINDS, are, strict=True) if is_so)
+    return tuple(mode for mode, is_so in zip(MODES, are, strict=True) if is_so)
 
 
 def _report(dataset: Dataset, listing: Listing, findings: Sequence[Finding]) -> DatasetCheck:
@@ -164,9 +164,9 @@ def _report(dataset: Dataset, listing: Listing, findings: Sequence[Finding]) -> 
         superclasses=0 if superclasses is None else len(np.unique(superclasses)),
         missing=tuple(names[i] for i in listing.missing),
         broken=tuple((names[i], f.problem) for i, f in enumerate(findings) if f.problem),
-        kinds={
-            kind: tuple(names[i] for i, f in enumerate(findings) if kind in f.kinds)
-            for kind in KINDS
+        modes={
+            mode: tuple(names[i] for i, f in enumerate(findings) if mode in f.modes)
+            for mode in MODES
         },
         same_files=_duplicates(listing, train, equal_groups([f.digest for f in findings])),
         same_pictures=_duplicates(listing, train, alike_groups([f.thumbnail for f in findings])),

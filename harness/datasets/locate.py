@@ -86,7 +86,7 @@ def read_rows(path: Path, columns: Mapping[str, type], skip: int = 0) -> list[tu
             continue
         try:
             words = zip(columns.values(), line.split(), strict=True)
-            rows.append(tuple(kind(word) for kind, word in words))
+            rows.append(tuple(type_(word) for type_, word in words))
         except ValueError:
             raise ValueError(
                 f"{path}, line {number}: expected {' '.join(columns)}, got {line.strip()!r}"

@@ -15,8 +15,8 @@ from harness.system.files import replacing
 def write_embeddings(kept: KeptModels, path: Path) -> tuple[int, int]:
     """Open the test classes and write what the models make of them; (images, dimensions)."""
     test, listing = kept.embed(), kept.experiment.listing
-    (together,) = (embedding.cpu().numpy() for embedding in test.kinds["concatenated"])
-    models = test.kinds.get("separated", test.kinds["concatenated"])
+    (together,) = (embedding.cpu().numpy() for embedding in test.embeddings["concatenated"])
+    models = test.embeddings.get("separated", test.embeddings["concatenated"])
     labels, counted = np.unique(test.labels, return_inverse=True)
     arrays: dict[str, Any] = {
         "concatenated": together,

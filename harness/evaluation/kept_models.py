@@ -73,10 +73,10 @@ def embed_test(opened: Opened, units: Sequence[Unit], weights: str = WEIGHTS) ->
     embeddings = [
         embed_with(model, test, test.indices, loader, method.normalizer) for model in models
     ]
-    kinds = {"concatenated": [concatenate(embeddings, method.normalizer)]}
+    named = {"concatenated": [concatenate(embeddings, method.normalizer)]}
     if len(embeddings) > 1:
-        kinds["separated"] = embeddings
-    return describe_test(experiment, opened.trainval, test, kinds)
+        named["separated"] = embeddings
+    return describe_test(experiment, opened.trainval, test, named)
 
 
 def _load(unit: Unit, device: torch.device, weights: str) -> Model:

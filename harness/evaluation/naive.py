@@ -95,8 +95,8 @@ class _NaiveRow:
         )
         size, folds = experiment.protocol.embedding_size, len(experiment.split.folds)
         sizes = {"concatenated": folds * size} | ({"separated": size} if folds > 1 else {})
-        kinds = {kind: [_reduced(seen.values, test.values, size)] for kind, size in sizes.items()}
-        return describe_test(experiment, seen, test, kinds)
+        named = {name: [_reduced(seen.values, test.values, size)] for name, size in sizes.items()}
+        return describe_test(experiment, seen, test, named)
 
 
 def validate_naive(experiment: Experiment, fold: int) -> tuple[float, int]:

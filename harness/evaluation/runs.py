@@ -30,7 +30,7 @@ from harness.results.records import (
 from harness.system.device import cpu_threads
 from harness.system.progress import Listener, ModelEnded, Tested, Validated
 from harness.training.fold import BuildTrainer, run_fold
-from harness.training.single_model import KIND, build_single_trainer, without_folds
+from harness.training.single_model import SINGLE, build_single_trainer, without_folds
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import units_of
 from harness.training.unit import Unit
@@ -179,7 +179,7 @@ class Run:
 
     def facts(self, folds: Sequence[FoldRecord]) -> list[FoldFacts]:
         """What the record says of each model; one without validation classes has no score."""
-        blind = self.kind == KIND or self.opened.experiment.protocol.folds == "none"
+        blind = self.kind == SINGLE or self.opened.experiment.protocol.folds == "none"
         return [fold.facts(scored=not blind) for fold in folds]
 
     def measure(self, units: Sequence[Unit], path: Path) -> None:
@@ -214,11 +214,11 @@ class Reproduction(Run):
 class SingleModel(Run):
     """One model instead of those of the folds, whose records it needs."""
 
-    kind = KIND
+    kind = SINGLE
 
     @property
     def label(self) -> str:
-        return f"{super().label} ({KIND})"
+        return f"{super().label} ({SINGLE})"
 
     def finish(self) -> None:
         folds = finished_folds(self.units(self.opened.experiment))

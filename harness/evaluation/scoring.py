@@ -27,7 +27,7 @@ class TestEmbeddings:
     """The test images as some models see them.
 
     Attributes:
-        kinds: "concatenated" -> one embedding of all models side by side; "separated" -> one
+        embeddings: "concatenated" -> one embedding of all models side by side; "separated" -> one
             per model, where there are several. Each (n, size), normalised.
         labels: (n,) of the images.
         queries: (n,) which of them search the others (In-Shop); None if each searches all.
@@ -38,7 +38,7 @@ class TestEmbeddings:
 
     __test__ = False  # pytest: not a test
 
-    kinds: dict[str, list[Tensor]]
+    embeddings: dict[str, list[Tensor]]
     labels: np.ndarray
     queries: np.ndarray | None
     fingerprint: str
@@ -63,23 +63,23 @@ class TestEmbeddings:
         )
 
     def scores(self, more: Sequence[str] = ()) -> dict[str, dict[str, float]]:
-        """Kind -> metric -> mean over models."""
+        """Embedding -> metric -> mean over models."""
         metrics = tuple(dict.fromkeys((*METRICS, *more)))
         return {
-            kind: _mean([self.evaluate(model, metrics).values for model in models])
-            for kind, models in self.kinds.items()
+            embedding: _mean([self.evaluate(model, metrics).values for model in models])
+            for embedding, models in self.embeddings.items()
         }
 
 
 def describe_test(
-    experiment: Experiment, trainval: Source, test: Source, kinds: dict[str, list[Tensor]]
+    experiment: Experiment, trainval: Source, test: Source, embeddings: dict[str, list[Tensor]]
 ) -> TestEmbeddings:
     """Embeddings of all test images, with what is known of these images."""
     listing, indices = experiment.listing, list(test.indices)
     parts = {"trainval": trainval, "test": test}
     absent = sum(experiment.absent(part, len(source.indices)) for part, source in parts.items())
     return TestEmbeddings(
-        kinds=kinds,
+        embeddings=embeddings,
         indices=np.array(indices),
         labels=listing.labels[indices],
         queries=None if listing.queries is None else listing.queries[indices],
@@ -96,14 +96,15 @@ def score(test: TestEmbeddings, more: Sequence[str] = ()) -> dict[str, Any]:
     """
     metrics = tuple(dict.fromkeys((*METRICS, *more)))
     scores = {
-        kind: [test.evaluate(model, metrics) for model in models]
-        for kind, models in test.kinds.items()
+        embedding: [test.evaluate(model, metrics) for model in models]
+        for embedding, models in test.embeddings.items()
     }
     (together,) = scores["concatenated"]
     return {
-        "dims": {kind: models[0].shape[1] for kind, models in test.kinds.items()},
+        "dims": {embedding: models[0].shape[1] for embedding, models in test.embeddings.items()},
         "scores": {
-            kind: _mean([model.values for model in models]) for kind, models in scores.items()
+            embedding: _mean([model.values for model in models])
+            for embedding, models in scores.items()
         },
         "separated": [model.values for model in scores.get("separated", [])],
         "queries": together.queries,
@@ -111,15 +112,15 @@ def score(test: TestEmbeddings, more: Sequence[str] = ()) -> dict[str, Any]:
         "test_fingerprint": test.fingerprint,
         "missing_images": test.missing_images,
         "per_class": {
-            kind: class_means([model.per_query for model in models], test.query_labels)
-            for kind, models in scores.items()
+            embedding: class_means([model.per_query for model in models], test.query_labels)
+            for embedding, models in scores.items()
         },
         "class_queries": count_queries(together.per_query, test.query_labels),
     }
 
 
 def measure(test: TestEmbeddings, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Kind -> metric -> mean over models, of metrics that not every test measures."""
+    """Embedding -> metric -> mean over models, of metrics that not every test measures."""
     retrieved = [metric for metric in metrics if metric not in GEOMETRY]
 
     def of_model(model: Tensor) -> dict[str, float]:
@@ -129,7 +130,10 @@ def measure(test: TestEmbeddings, metrics: Sequence[str]) -> dict[str, dict[str,
             values |= test.evaluate(model, retrieved).values
         return values
 
-    return {kind: _mean([of_model(m) for m in models]) for kind, models in test.kinds.items()}
+    return {
+        embedding: _mean([of_model(m) for m in models])
+        for embedding, models in test.embeddings.items()
+    }
 
 
 def _mean(models: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from harness.errors import unknown
 
 # How the embeddings of the fold models are scored: side by side, or one by one.
-KINDS = ("concatenated", "separated")
+EMBEDDINGS = ("concatenated", "separated")
 
 # What every test measures, and what may choose a checkpoint.
 METRICS = ("map_at_r", "r_precision", "p_at_1")

@@ -43,7 +43,7 @@ class Choice:
 
     table: Table
     methods: tuple[str, ...] = ()
-    kind: str = "concatenated"
+    embedding: str = "concatenated"
     metric: str = "map_at_r"
 
     def shown(self, there: Sequence[str]) -> list[str]:
@@ -81,7 +81,7 @@ class Styles:
 
 def scores(axes: Axes, choice: Choice) -> None:
     """Every row with its interval; naive rows as lines."""
-    table, column = choice.table, f"{choice.metric}_{choice.kind}"
+    table, column = choice.table, f"{choice.metric}_{choice.embedding}"
     if column not in table.frame:
         raise HarnessError(f"{table.name} has no column {column} to draw")
     rows = table.frame.set_index("method")
@@ -104,7 +104,7 @@ def scores(axes: Axes, choice: Choice) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     axes.set_yticks(range(len(methods)), methods[::-1])
-    axes.set_xlabel(f"{title_of(choice.metric)}, %, {choice.kind}")
+    axes.set_xlabel(f"{title_of(choice.metric)}, %, {choice.embedding}")
 
 
 def differences(axes: Axes, choice: Choice) -> None:
@@ -164,13 +164,13 @@ def selection(axes: Axes, choice: Choice) -> None:
     if found is None:
         raise HarnessError("validation against test score takes five searched methods")
     styles = Styles(choice.table.methods)
-    columns = (found["methods"], found["validation"], found["test"][choice.kind])
+    columns = (found["methods"], found["validation"], found["test"][choice.embedding])
     points = {method: (x, y) for method, x, y in zip(*columns, strict=True)}
     for method in choice.shown(list(points)):
         axes.scatter(*points[method], label=method, **styles.point(method))
         axes.annotate(method, points[method], (3, 3), textcoords="offset points", size=6)
     axes.set_xlabel(f"{validation_column(choice.table.frame)}, %")
-    axes.set_ylabel(f"test MAP@R, %, {choice.kind}")
+    axes.set_ylabel(f"test MAP@R, %, {choice.embedding}")
 
 
 def classes(axes: Axes, choice: Choice) -> None:

@@ -159,7 +159,7 @@ class Maker:
         return everybody if test.queries is None else everybody[test.queries]
 
     def _scores(self, test: TestEmbeddings) -> np.ndarray:
-        (embedding,) = test.kinds["concatenated"]
+        (embedding,) = test.embeddings["concatenated"]
         return np.asarray(test.evaluate(embedding, (METRIC,)).per_query[METRIC])
 
     def _chosen(self, rows: np.ndarray) -> list[int]:
@@ -194,7 +194,7 @@ class Maker:
     def answer(self, method: str, row: int) -> Answer:
         """The nearest neighbours of one query, for one method."""
         test = self.seen[method]
-        (embedding,) = test.kinds["concatenated"]
+        (embedding,) = test.embeddings["concatenated"]
         distances = torch.cdist(embedding[row : row + 1], embedding)[0].cpu().numpy()
         gallery = np.ones(len(distances), bool) if test.queries is None else ~test.queries
         gallery[row] = False
@@ -237,7 +237,7 @@ class Maker:
 
     def maps(self, method: str, rows: np.ndarray) -> dict[str, list[list[float]]]:
         """Two ways to see many dimensions in two."""
-        (embedding,) = self.seen[method].kinds["concatenated"]
+        (embedding,) = self.seen[method].embeddings["concatenated"]
         points = embedding.cpu().numpy()[rows]
         perplexity = min(30.0, (len(points) - 1) / 3)
         tsne = TSNE(perplexity=perplexity, init="pca", random_state=0)
@@ -247,7 +247,7 @@ class Maker:
 
     def similarities(self, method: str, rows: np.ndarray) -> dict[str, list[float]]:
         """Densities of the cosine similarities of all pairs of the sampled images."""
-        (embedding,) = self.seen[method].kinds["concatenated"]
+        (embedding,) = self.seen[method].embeddings["concatenated"]
         points = torch.nn.functional.normalize(embedding[torch.from_numpy(rows)]).cpu().numpy()
         labels = self.seen[method].labels[rows]
         above = np.triu_indices(len(rows), 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from harness.metrics.names import KINDS, LENGTHS, title_of
+from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
 from harness.report.table import Table
 from harness.results.columns import BEST, SAME, UNKNOWN, metrics_in
 from harness.results.marks import MARKS
@@ -45,9 +45,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Board:
-    """A leaderboard for one kind of embedding."""
+    """A leaderboard for one embedding, concatenated or separated."""
 
-    kind: str
+    embedding: str
     size: str
     metrics: list[str]
     lines: list[Line]
@@ -55,21 +55,25 @@ class Board:
 
 
 def boards(table: Table) -> list[Board]:
-    """Concatenated first; a kind that no row has is left out."""
-    return [_board(table, kind) for kind in KINDS if table.frame[f"map_at_r_{kind}"].notna().any()]
+    """Concatenated first; one that no row has is left out."""
+    return [
+        _board(table, embedding)
+        for embedding in EMBEDDINGS
+        if table.frame[f"map_at_r_{embedding}"].notna().any()
+    ]
 
 
-def _board(table: Table, kind: str) -> Board:
+def _board(table: Table, embedding: str) -> Board:
     frame = table.frame
     metrics = metrics_in(frame)
-    spans = {metric: _span(frame, f"{metric}_{kind}") for metric in metrics}
+    spans = {metric: _span(frame, f"{metric}_{embedding}") for metric in metrics}
     symbols = [mark.applies(frame).fillna(False).astype(bool).tolist() for mark in MARKS]
     # Nobody is called the best where that cannot be said.
     claimed = not (frame["indistinguishable"] == UNKNOWN).any()
     groups = {BEST: "best" if claimed else "", SAME: "same"}
     lines, naive = [], []
     for i, (_, row) in enumerate(frame.iterrows()):
-        cells = [_cell(row, metric, kind, spans[metric]) for metric in metrics]
+        cells = [_cell(row, metric, embedding, spans[metric]) for metric in metrics]
         if row["kind"] == "naive":
             naive.append((str(row["method"]), [cell.at for cell in cells]))
         marks = [
@@ -88,11 +92,13 @@ def _board(table: Table, kind: str) -> Board:
                 facts=_facts(row),
             )
         )
-    return Board(kind, embedding_size(frame, kind), [title_of(m) for m in metrics], lines, naive)
+    return Board(
+        embedding, embedding_size(frame, embedding), [title_of(m) for m in metrics], lines, naive
+    )
 
 
-def _cell(row: pd.Series, metric: str, kind: str, span: tuple[float, float]) -> Cell:
-    mean, half = row[f"{metric}_{kind}"], row[f"{metric}_{kind}_ci95"]
+def _cell(row: pd.Series, metric: str, embedding: str, span: tuple[float, float]) -> Cell:
+    mean, half = row[f"{metric}_{embedding}"], row[f"{metric}_{embedding}_ci95"]
     if pd.isna(mean):
         return Cell("", None)
     text = (length if metric in LENGTHS else percent)(mean, half)

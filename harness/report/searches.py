@@ -125,11 +125,11 @@ def carry_over(table: Table) -> dict[str, Any] | None:
         "methods": selection.methods,
         "validation": [rounded(100 * value) for value in selection.validation],
         "test": {
-            kind: [rounded(100 * value) for value in values]
-            for kind, values in selection.test.items()
+            embedding: [rounded(100 * value) for value in values]
+            for embedding, values in selection.test.items()
         },
         "correlation": {
-            kind: None if value is None else round(value, 2)
-            for kind, value in correlations(selection).items()
+            embedding: None if value is None else round(value, 2)
+            for embedding, value in correlations(selection).items()
         },
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE, recall_rank, title_of
+from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, MORE, recall_rank, title_of
 from harness.results.stats import LEVEL
 
 # What `indistinguishable` may say of a row.
@@ -88,13 +88,13 @@ def columns_of(metrics: Sequence[str], of_a_paper: bool = False) -> dict[str, st
         of_a_paper: whether the protocol selects as some paper does, and not by validation alone.
     """
     scores = {}
-    for kind in KINDS:
+    for embedding in EMBEDDINGS:
         for metric in metrics:
-            name = f"{title_of(metric)} on the test classes, {kind}"
+            name = f"{title_of(metric)} on the test classes, {embedding}"
             more = f" ({MORE[metric]})" if metric in MORE else ""
             unit = "" if metric in LENGTHS else ", 0 to 1"
-            scores[f"{metric}_{kind}"] = f"{name}: mean over reproductions{unit}{more}"
-            scores[f"{metric}_{kind}_ci95"] = f"{name}: half the width of its 95 % t-interval"
+            scores[f"{metric}_{embedding}"] = f"{name}: mean over reproductions{unit}{more}"
+            scores[f"{metric}_{embedding}_ci95"] = f"{name}: half the width of its 95 % t-interval"
     if of_a_paper:
         for metric in metrics:
             title = title_of(metric)

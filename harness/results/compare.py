@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import HarnessError, unknown
-from harness.metrics.names import title_of
+from harness.metrics.names import EMBEDDINGS, title_of
 from harness.results.layout import find_tables, fits, label_of_dataset, table_name
 from harness.results.ranks import Ranks, rank_scores
 from harness.results.records import TEST_SELECTED, TestRecord
@@ -243,13 +243,15 @@ def _with_intervals(
 def _corrected(found: Sequence[Comparison]) -> list[Comparison]:
     """Holm's correction of each sort of p-value, over all comparisons that have one."""
     corrected = list(found)
-    for kind in ("concatenated", "separated"):
+    for embedding in EMBEDDINGS:
         for test in ("t_test", "wilcoxon"):
-            tested = [i for i, c in enumerate(found) if getattr(getattr(c, kind), test) is not None]
-            raised = holm([getattr(getattr(found[i], kind), test) for i in tested])
+            tested = [
+                i for i, c in enumerate(found) if getattr(getattr(c, embedding), test) is not None
+            ]
+            raised = holm([getattr(getattr(found[i], embedding), test) for i in tested])
             for i, p_value in zip(tested, raised, strict=True):
-                result = replace(getattr(corrected[i], kind), **{test: p_value})
-                corrected[i] = replace(corrected[i], **{kind: result})
+                result = replace(getattr(corrected[i], embedding), **{test: p_value})
+                corrected[i] = replace(corrected[i], **{embedding: result})
     return [replace(c, tests=len(found)) for c in corrected]
 
 

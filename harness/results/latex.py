@@ -10,8 +10,8 @@ from harness.results.marks import MARKS
 from harness.results.rendering import (
     column_title,
     embedding_size,
+    embeddings_in,
     heading,
-    kinds_in,
     notes_on,
     shown,
     validation_column,
@@ -27,17 +27,19 @@ SEARCH = {
 
 def to_latex(frame: pd.DataFrame) -> str:
     """A table environment to \\input; plain LaTeX, no package needed."""
-    table, kinds = shown(frame), kinds_in(frame)
+    table, embeddings = shown(frame), embeddings_in(frame)
     # A paper's own protocol has its own metrics.
     metrics = metrics_in(frame) if is_of_a_paper(frame) else list(METRICS)
-    scores = [column_title(frame, metric, kind) for kind in kinds for metric in metrics]
+    scores = [
+        column_title(frame, metric, embedding) for embedding in embeddings for metric in metrics
+    ]
     lasts = [name for name in (f"{title_of(metric)} last" for metric in metrics) if name in table]
     search = [validation_column(frame), *SEARCH]
     table = table[["rank", "method", *scores, *lasts, *search, "at limit", "n"]]
     titles = " & ".join(
-        [*(title_of(metric) for _ in kinds for metric in metrics), *(map(_short, lasts))]
+        [*(title_of(metric) for _ in embeddings for metric in metrics), *(map(_short, lasts))]
     )
-    sizes = [f"{kind} ({embedding_size(frame, kind)})" for kind in kinds]
+    sizes = [f"{embedding} ({embedding_size(frame, embedding)})" for embedding in embeddings]
     groups = " & ".join(rf"\multicolumn{{{len(metrics)}}}{{c}}{{{size}}}" for size in sizes)
     groups += rf" & \multicolumn{{{len(lasts)}}}{{c}}{{last epoch}}" if lasts else ""
     notes = escape(" ".join([f"{heading(frame)}.", *notes_on(frame)]))

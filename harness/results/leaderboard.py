@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock
 
-from harness.metrics.names import KINDS, METRICS
+from harness.metrics.names import EMBEDDINGS, METRICS
 from harness.results.columns import (
     BEST,
     COUNTS,
@@ -136,7 +136,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "kind": last.kind,
         **mean_scores(row),
         **(_as_a_paper_has_it(row) if _of_a_paper([row]) else {}),
-        **{f"dim_{kind}": last.dims.get(kind) for kind in KINDS},
+        **{f"dim_{embedding}": last.dims.get(embedding) for embedding in EMBEDDINGS},
         "reproductions": len(row),
         "incomplete": (
             search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
@@ -174,12 +174,14 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
 def mean_scores(row: Row) -> dict[str, float]:
     """Column -> mean over the records of a row, and half the width of its interval."""
     values = {}
-    for kind in KINDS:
-        for metric in {m for record in row for m in record.scores.get(kind, {})}:
-            scores = [r.scores[kind][metric] for r in row if metric in r.scores.get(kind, {})]
+    for embedding in EMBEDDINGS:
+        for metric in {m for record in row for m in record.scores.get(embedding, {})}:
+            scores = [
+                r.scores[embedding][metric] for r in row if metric in r.scores.get(embedding, {})
+            ]
             mean, half_width = mean_and_interval(scores)
-            values[f"{metric}_{kind}"] = mean
-            values[f"{metric}_{kind}_ci95"] = half_width
+            values[f"{metric}_{embedding}"] = mean
+            values[f"{metric}_{embedding}_ci95"] = half_width
     return values
 
 

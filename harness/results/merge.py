@@ -104,10 +104,10 @@ def _compare_with_twin(
 ) -> None:
     """The same run on both sides: fine if it came to the same, else ours stays."""
     differing = [
-        f"{metric} {kind} {value} there, {other.scores.get(kind, {}).get(metric)} here"
-        for kind, values in record.scores.items()
+        f"{metric} {embedding} {value} there, {other.scores.get(embedding, {}).get(metric)} here"
+        for embedding, values in record.scores.items()
         for metric, value in values.items()
-        if value != other.scores.get(kind, {}).get(metric)
+        if value != other.scores.get(embedding, {}).get(metric)
     ]
     if differing:
         done.refused.append(f"{path}: the same run has other scores in {twin}: {differing[0]}")

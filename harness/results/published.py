@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError, unknown
-from harness.metrics.names import KINDS, title_of
+from harness.metrics.names import EMBEDDINGS, title_of
 from harness.results.layout import PUBLISHED
 from harness.results.records import TEST_SELECTED
 from harness.results.rows import Row, label_of, read_rows
@@ -271,9 +271,11 @@ def _spell(value: Any) -> str:
 def _together(row: Row, theirs: pd.DataFrame) -> list[dict[str, Any]]:
     lines = []
     for published in theirs.to_dict("records"):
-        kind, metric = published["embedding"], published["metric"]
-        assert kind in KINDS
-        scores = [100 * r.scores[kind][metric] for r in row if metric in r.scores.get(kind, {})]
+        embedding, metric = published["embedding"], published["metric"]
+        assert embedding in EMBEDDINGS
+        scores = [
+            100 * r.scores[embedding][metric] for r in row if metric in r.scores.get(embedding, {})
+        ]
         if not scores:  # a metric that was not asked for
             continue
         mean, half_width = mean_and_interval(scores)
@@ -283,7 +285,7 @@ def _together(row: Row, theirs: pd.DataFrame) -> list[dict[str, Any]]:
         lines.append(
             {
                 "method": label_of(row),
-                "embedding": kind,
+                "embedding": embedding,
                 "metric": metric,
                 "ours": mean,
                 "ours_ci95": half_width,

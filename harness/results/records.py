@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.errors import HarnessError
-from harness.metrics.names import KINDS, LENGTHS, METRICS, MORE, recall_rank
+from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, MORE, recall_rank
 from harness.results.layout import holds_metrics
 from harness.results.provenance import Provenance
 from harness.system.files import write_json
@@ -41,7 +41,7 @@ DIGITS = 5  # of values that are drawn and not computed with
 Plain = bool | int | float | str | None
 Setting = Plain | list[Plain] | dict[str, Plain]
 
-# Kind of embedding -> metric -> value.
+# Embedding, concatenated or separated -> metric -> value.
 Scores = dict[str, dict[str, NotNegative]]
 
 
@@ -311,10 +311,10 @@ class TestRecord(Record):
     Attributes:
         kind: "single" is one model instead of those of the folds; "test-selected" one whose weights
             are the best on the test classes.
-        dims: kind of embedding -> its size.
+        dims: embedding -> its size.
         separated: metric -> value, of each fold model.
         folds: of each model.
-        per_class: kind -> metric -> mean over the queries of each test class, in the order of
+        per_class: embedding -> metric -> mean over the queries of each test class, in the order of
             the labels; None where no query counts.
         class_queries: how many queries of each test class count.
         missing_images: of the whole data set, because their files were missing or broken.
@@ -389,9 +389,9 @@ def _check_identity(identity: Identity) -> None:
 def _check_kinds(scores: Scores) -> None:
     if "concatenated" not in scores:
         raise ValueError("scores lack concatenated")
-    for kind in scores:
-        if kind not in KINDS:
-            raise ValueError(f"scores are {' or '.join(KINDS)}, got {kind}")
+    for embedding in scores:
+        if embedding not in EMBEDDINGS:
+            raise ValueError(f"scores are {' or '.join(EMBEDDINGS)}, got {embedding}")
 
 
 def _check_scores(scores: Mapping[str, float], needed: Sequence[str] = ()) -> None:

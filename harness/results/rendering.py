@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from harness.metrics.names import KINDS, LENGTHS, METRICS, title_of
+from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, title_of
 from harness.results.columns import UNKNOWN, columns_of, is_of_a_paper, metrics_in, validation_title
 from harness.results.marks import explanations, marked_names
 from harness.results.records import TEST_SELECTED
@@ -25,10 +25,10 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns that people read first, as text: percent with the half-width of the interval."""
     table = pd.DataFrame({"rank": frame["rank"].astype("string").fillna("")})
     table["method"] = marked_names(frame)
-    for kind in kinds_in(frame):
+    for embedding in embeddings_in(frame):
         for metric in metrics_in(frame):
-            column, spell = f"{metric}_{kind}", length if metric in LENGTHS else percent
-            table[column_title(frame, metric, kind)] = [
+            column, spell = f"{metric}_{embedding}", length if metric in LENGTHS else percent
+            table[column_title(frame, metric, embedding)] = [
                 spell(mean, half_width)
                 for mean, half_width in zip(frame[column], frame[f"{column}_ci95"], strict=True)
             ]
@@ -50,29 +50,37 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
 def on_demand(frame: pd.DataFrame) -> list[str]:
     """The columns of `shown` that not every table has."""
     more = [metric for metric in metrics_in(frame) if metric not in METRICS]
-    return [column_title(frame, metric, kind) for kind in kinds_in(frame) for metric in more]
+    return [
+        column_title(frame, metric, embedding)
+        for embedding in embeddings_in(frame)
+        for metric in more
+    ]
 
 
-def kinds_in(frame: pd.DataFrame) -> list[str]:
-    """The kinds of embeddings that a table has; one model has only one."""
-    return [kind for kind in KINDS if frame[f"dim_{kind}"].notna().any()] or list(KINDS)
+def embeddings_in(frame: pd.DataFrame) -> list[str]:
+    """The embeddings that a table has; one model has only one."""
+    return [
+        embedding for embedding in EMBEDDINGS if frame[f"dim_{embedding}"].notna().any()
+    ] or list(EMBEDDINGS)
 
 
 def validation_column(frame: pd.DataFrame) -> str:
     return f"validation {validation_title(frame)}"
 
 
-def column_title(frame: pd.DataFrame, metric: str, kind: str) -> str:
-    return f"{title_of(metric)} {embedding_size(frame, kind)}"
+def column_title(frame: pd.DataFrame, metric: str, embedding: str) -> str:
+    return f"{title_of(metric)} {embedding_size(frame, embedding)}"
 
 
-def embedding_size(frame: pd.DataFrame, kind: str) -> str:
-    """What tells the kinds of embeddings apart: their size, unless they share it or lack one."""
+def embedding_size(frame: pd.DataFrame, embedding: str) -> str:
+    """What tells the embeddings apart: their size, unless they share it or lack one."""
     # A naive row may have fewer dimensions to offer than the trained ones.
-    sizes = {kind: frame[f"dim_{kind}"].max() for kind in KINDS}
+    sizes = {embedding: frame[f"dim_{embedding}"].max() for embedding in EMBEDDINGS}
     found = [size for size in sizes.values() if not pd.isna(size)]
-    told_apart = len(set(found)) == len(kinds_in(frame)) == len(found) and not pd.isna(sizes[kind])
-    return str(int(sizes[kind])) if told_apart else kind
+    told_apart = len(set(found)) == len(embeddings_in(frame)) == len(found) and not pd.isna(
+        sizes[embedding]
+    )
+    return str(int(sizes[embedding])) if told_apart else embedding
 
 
 def percent(value: float | None, half_width: float = float("nan")) -> str:
@@ -99,8 +107,8 @@ def beside_shown(rows: pd.DataFrame) -> pd.DataFrame:
         {
             "method": rows["method"],
             "score": [
-                f"{title_of(metric)} {kind}"
-                for metric, kind in zip(rows["metric"], rows["embedding"], strict=True)
+                f"{title_of(metric)} {embedding}"
+                for metric, embedding in zip(rows["metric"], rows["embedding"], strict=True)
             ],
             "ours": numbers("ours"),
             "published": numbers("published"),
@@ -163,13 +171,13 @@ def heading(frame: pd.DataFrame, quote: str = "") -> str:
 
 def notes_on(frame: pd.DataFrame) -> list[str]:
     """What a reader must know to read the table right."""
-    together, single = (embedding_size(frame, kind) for kind in KINDS)
+    together, single = (embedding_size(frame, embedding) for embedding in EMBEDDINGS)
     models = (
         f"{together}: embeddings of the four fold models side by side. {single}: mean of the four."
     )
     notes = [
         "Percent on the test classes; ± is half the 95 % interval over n reproductions.",
-        models if len(kinds_in(frame)) > 1 else f"{together}: one model.",
+        models if len(embeddings_in(frame)) > 1 else f"{together}: one model.",
         "fold sd: of the validation score over the folds. dimensions: parameters searched. "
         "at limit: models that ended at the step limit.",
     ]
@@ -205,8 +213,8 @@ def selection_note(frame: pd.DataFrame) -> str:
     if selection is None:
         return ""
     found = [
-        f"{'none' if value is None else f'{value:.2f}'} at {embedding_size(frame, kind)}"
-        for kind, value in correlations(selection).items()
+        f"{'none' if value is None else f'{value:.2f}'} at {embedding_size(frame, embedding)}"
+        for embedding, value in correlations(selection).items()
     ]
     title = validation_title(frame)
     both = "validation and test MAP@R"

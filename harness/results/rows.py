@@ -157,15 +157,18 @@ def _metrics_by_run(more: Iterable[MetricsRecord]) -> dict[str, Scores]:
     """The scores that were measured on demand."""
     found: dict[str, Scores] = defaultdict(lambda: defaultdict(dict))
     for record in more:
-        for kind, values in record.scores.items():
-            found[key_of(record)][kind] |= values
+        for embedding, values in record.scores.items():
+            found[key_of(record)][embedding] |= values
     return found
 
 
 def _with_metrics(record: TestRecord, more: Scores) -> TestRecord:
     if not more:
         return record
-    scores = {kind: {**values, **more.get(kind, {})} for kind, values in record.scores.items()}
+    scores = {
+        embedding: {**values, **more.get(embedding, {})}
+        for embedding, values in record.scores.items()
+    }
     return replace(record, scores=scores)
 
 

@@ -8,7 +8,7 @@ from string import ascii_letters
 import numpy as np
 import pandas as pd
 
-from harness.metrics.names import KINDS
+from harness.metrics.names import EMBEDDINGS
 from harness.results.stats import rank_correlation
 
 # Of fewer methods the order says little.
@@ -24,7 +24,7 @@ class Selection:
 
     Attributes:
         validation: score that the parameters were chosen by.
-        test: kind of embedding -> MAP@R on the test classes.
+        test: embedding -> MAP@R on the test classes.
     """
 
     methods: list[str]
@@ -34,7 +34,7 @@ class Selection:
 
 def selection_in(frame: pd.DataFrame) -> Selection | None:
     """Of a table; None if it has too few methods to say something."""
-    test = {kind: f"map_at_r_{kind}" for kind in KINDS}
+    test = {embedding: f"map_at_r_{embedding}" for embedding in EMBEDDINGS}
     rows = frame[frame["kind"] == "reproduction"]
     rows = rows.dropna(subset=["validation_map_at_r", *test.values()])
     if len(rows) < MIN_METHODS:
@@ -42,18 +42,21 @@ def selection_in(frame: pd.DataFrame) -> Selection | None:
     return Selection(
         methods=rows["method"].tolist(),
         validation=rows["validation_map_at_r"].tolist(),
-        test={kind: rows[column].tolist() for kind, column in test.items()},
+        test={embedding: rows[column].tolist() for embedding, column in test.items()},
     )
 
 
 def correlations(selection: Selection) -> dict[str, float | None]:
-    """Kind of embedding -> rank correlation of validation and test."""
-    return {kind: rank_correlation(selection.validation, s) for kind, s in selection.test.items()}
+    """Embedding -> rank correlation of validation and test."""
+    return {
+        embedding: rank_correlation(selection.validation, s)
+        for embedding, s in selection.test.items()
+    }
 
 
-def scatter(selection: Selection, kind: str) -> list[str]:
+def scatter(selection: Selection, embedding: str) -> list[str]:
     """Validation across, test up, a letter for each method; as lines of text."""
-    test = selection.test[kind]
+    test = selection.test[embedding]
     letters = [ascii_letters[i] if i < len(ascii_letters) else SEVERAL for i in range(len(test))]
     columns, rows = _places(selection.validation, WIDTH), _places(test, HEIGHT)
     cells = [[" "] * WIDTH for _ in range(HEIGHT)]

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.metrics.names import KINDS, LENGTHS, title_of
+from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
 from harness.results.columns import COST, MADE_BY, MEASURED_UNDER, in_order
 from harness.results.fairness import spread
 from harness.results.latex import escape
@@ -59,13 +59,13 @@ class PublishedValue(TypedDict):
     Attributes:
         values: axis -> value that those points have.
         metric: as papers count: in percent.
-        kind: of embedding, where a paper tells them apart.
+        embedding: concatenated or separated, where a paper tells them apart.
         read_off: from a plot, hence not exact.
     """
 
     values: dict[str, Setting]
     metric: str
-    kind: str
+    embedding: str
     value: float
     read_off: bool
 
@@ -173,9 +173,9 @@ def columns_of(
 ) -> dict[str, str]:
     """Every column of sweep.csv, and what it holds."""
     tested = {
-        f"{metric}_{kind}{end}": f"{title_of(metric)} on the test classes, {kind}{what}"
+        f"{metric}_{embedding}{end}": f"{title_of(metric)} on the test classes, {embedding}{what}"
         for metric in metrics
-        for kind in KINDS
+        for embedding in EMBEDDINGS
         for end, what in (("", ": mean over seeds"), ("_ci95", ": half its 95 % interval"))
     }
     return {
@@ -186,7 +186,7 @@ def columns_of(
         "validation_sd": "standard deviation over the folds, mean over seeds",
         "seeds": "n of the validation score",
         **tested,
-        **({"test_seeds": "n of the test scores", "kind": KIND} if metrics else {}),
+        **({"test_seeds": "n of the test scores", "kind": TEST_SELECTED_MEANS} if metrics else {}),
         **{column: "what the paper printed, as a part of 1" for column in printed},
         **({READ_OFF: "whether that was read off a plot"} if printed else {}),
         **COST,
@@ -282,11 +282,13 @@ def _validation(repetitions: Iterable[Sequence[FoldFacts]]) -> dict[str, Any]:
 
 
 READ_OFF = "published_read_off"
-KIND = f"`{TEST_SELECTED}`: the protocol reports the epoch that was best on the test classes"
+TEST_SELECTED_MEANS = (
+    f"`{TEST_SELECTED}`: the protocol reports the epoch that was best on the test classes"
+)
 
 
 def _column_of(value: PublishedValue) -> str:
-    return "_".join(filter(None, ["published", value["metric"], value["kind"]]))
+    return "_".join(filter(None, ["published", value["metric"], value["embedding"]]))
 
 
 def _published(point: Point, published: Sequence[PublishedValue]) -> dict[str, Any]:
@@ -328,20 +330,22 @@ def shown(table: SweepTable) -> pd.DataFrame:
         ]
         text["fold sd"] = [percent(value) for value in frame["validation_sd"].astype(float)]
         text["n"] = frame["seeds"].astype(str)
-    for column in [c for c in frame.columns if c.endswith(KINDS)]:
-        metric, _, kind = column.rpartition("_")
+    for column in [c for c in frame.columns if c.endswith(EMBEDDINGS)]:
+        metric, _, embedding = column.rpartition("_")
         spell = length if metric in LENGTHS else percent
         values = frame[column].astype(float)
         if values.notna().any():
-            text[f"{title_of(metric)} {kind}"] = [
+            text[f"{title_of(metric)} {embedding}"] = [
                 spell(mean, half)
                 for mean, half in zip(values, frame[f"{column}_ci95"].astype(float), strict=True)
             ]
     if "test_seeds" in frame:
         text["n tested"] = frame["test_seeds"].astype("Int64").astype("string").fillna("")
     for column in [c for c in frame.columns if c.startswith("published_") and c != READ_OFF]:
-        metric, _, kind = column.removeprefix("published_").rpartition("_")
-        name = f"{title_of(metric)} {kind}" if kind in KINDS else title_of(column[10:])
+        metric, _, embedding = column.removeprefix("published_").rpartition("_")
+        name = (
+            f"{title_of(metric)} {embedding}" if embedding in EMBEDDINGS else title_of(column[10:])
+        )
         text[f"published {name}"] = [
             f"{'≈ ' if read_off is True else ''}{100 * value:.4g}" if value == value else ""
             for value, read_off in zip(frame[column].astype(float), frame[READ_OFF], strict=True)

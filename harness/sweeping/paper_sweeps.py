@@ -642,8 +642,8 @@ def _published(figure: Figure, results: Path) -> list[PublishedValue]:
     found: list[PublishedValue] = []
     for values, numbers in figure.read_off:
         for measured, number in numbers.items():
-            metric, _, kind = measured.partition(" ")
-            found.append(_value(values, metric, kind, number, read_off=True))
+            metric, _, embedding = measured.partition(" ")
+            found.append(_value(values, metric, embedding, number, read_off=True))
     for cited in figure.cited:
         rows = read(find_folder(results) / cited.file)
         rows = rows[(rows["paper"] == cited.paper) & (rows["table"] == cited.table)]
@@ -657,12 +657,12 @@ def _published(figure: Figure, results: Path) -> list[PublishedValue]:
 
 
 def _value(
-    values: Changes, metric: str, kind: str, number: float, read_off: bool
+    values: Changes, metric: str, embedding: str, number: float, read_off: bool
 ) -> PublishedValue:
     return {
         "values": dict(values),
         "metric": metric,
-        "kind": kind,
+        "embedding": embedding,
         "value": float(number),
         "read_off": read_off,
     }

@@ -69,10 +69,10 @@ def _lacks(card: int) -> str | None:
 
 def _runs_on(built: str, major: int, minor: int) -> bool:
     """Whether code for one architecture runs on a card: a binary, or text to be compiled there."""
-    kind, number = built.split("_")
+    form, number = built.split("_")
     digits = re.sub(r"\D", "", number)
     their_major, their_minor = int(digits[:-1]), int(digits[-1])
-    if kind == "compute":
+    if form == "compute":
         return (their_major, their_minor) <= (major, minor)
     return their_major == major and their_minor <= minor
 

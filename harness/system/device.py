@@ -76,18 +76,18 @@ def explain_device(name: str) -> tuple[torch.device, str]:
     """The device called `name`, and why it was taken."""
     if sys.platform == "linux":
         _keep_freed_memory()
-    kind, _, number = name.partition(":")
-    if kind not in ("auto", "cuda", "mps", "cpu") or (number and kind != "cuda"):
+    type_, _, number = name.partition(":")
+    if type_ not in ("auto", "cuda", "mps", "cpu") or (number and type_ != "cuda"):
         raise HarnessError(f"no device named '{name}'; one of auto, cuda, cuda:N, cpu")
-    if kind == "mps":
+    if type_ == "mps":
         raise HarnessError(f"device 'mps' cannot be used: {NO_MPS}; give --device cpu")
-    if kind == "cpu":
+    if type_ == "cpu":
         return torch.device("cpu"), "asked for"
     trouble = cards.trouble()
     if trouble is not None:
         raise HarnessError(f"the GPU here cannot be used: {trouble}\n  without it: --device cpu")
     if not torch.cuda.is_available():
-        if kind == "cuda":
+        if type_ == "cuda":
             raise HarnessError(f"device '{name}' is not available here: {_why_none()}")
         return torch.device("cpu"), _why_none()
     count = torch.cuda.device_count()
@@ -107,7 +107,7 @@ def _why_none() -> str:
 
 
 def device_count(name: str) -> int:
-    """How many devices of that kind can train at the same time; 0 for the CPU."""
+    """How many such devices can train at the same time; 0 for the CPU."""
     device = choose_device(name)
     if device.type == "cuda":
         return 1 if device.index is not None else torch.cuda.device_count()

@@ -57,8 +57,8 @@ def _tf32_operations(settings: Sequence[Any], device: torch.device) -> list[str]
     forced = os.environ.get(TF32_VARIABLE)
     if forced is not None:
         return [] if forced == "0" else ["convolutions", "products"]
-    kinds = zip(("convolutions", "products"), settings, strict=True)
-    return [kind for kind, setting in kinds if setting.fp32_precision == "tf32"]
+    operations = zip(("convolutions", "products"), settings, strict=True)
+    return [name for name, setting in operations if setting.fp32_precision == "tf32"]
 
 
 @contextmanager

@@ -255,8 +255,8 @@ def _device_of(name: str, number: int) -> str:
 
 def _own_card(device: str) -> str:
     """Let this new process see no card but its own, which is then its first."""
-    kind, _, number = device.partition(":")
-    if kind == "cuda" and number:
+    type_, _, number = device.partition(":")
+    if type_ == "cuda" and number:
         named = [name for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
         os.environ[VISIBLE] = named[int(number)] if named else number
         return "cuda:0"

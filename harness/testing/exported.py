@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.errors import HarnessError
-from harness.registry import KINDS, import_file
+from harness.registry import CATEGORIES, import_file
 
 Item = TypeVar("Item")
 
 
 def items_of(
-    given: Item | str | Path, kind: str, of: type[Item], load: Callable[[str], Item]
+    given: Item | str | Path, category: str, of: type[Item], load: Callable[[str], Item]
 ) -> tuple[Item, ...]:
     """The objects to check.
 
@@ -25,7 +25,7 @@ def items_of(
         return (given,)
     if not str(given).endswith(".py"):
         return (load(str(given)),)
-    export = KINDS[kind].export
+    export = CATEGORIES[category].export
     found = getattr(import_file(Path(str(given))), export, ())
     if not found:
         raise HarnessError(f"{given} exports no {export}")

@@ -27,7 +27,7 @@ _REBUILD = np.ones(1).__reduce__()[0]
 _SCALAR = np.float64(1).__reduce__()[0]
 ARRAYS: tuple[Any, ...] = (
     *(np.ndarray, np.dtype),
-    *(type(np.dtype(kind)) for kind in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]),
+    *(type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]),
     *((_REBUILD, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
     *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
 )

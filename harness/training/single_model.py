@@ -21,7 +21,7 @@ from harness.training.trainer import Trainer
 from harness.training.unit import Unit
 from losses.method import Hook
 
-KIND = "single"
+SINGLE = "single"
 
 
 def without_folds(experiment: Experiment, folds: Sequence[FoldRecord]) -> Experiment:

@@ -136,13 +136,13 @@ class Unit:
     def _batches(self) -> TrainBatches:
         protocol = self.experiment.protocol
         per_class = protocol.samples_per_class or self.experiment.method.samples_per_class
-        kinds = {
+        orders = {
             "drawn": TrainBatches,
             "shuffled": ShuffledBatches if per_class == 1 else DealtBatches,
             "dealt": DealtBatches,
         }
         most = (protocol.classes_per_batch or protocol.batch_size) * per_class
-        return kinds[protocol.batches](
+        return orders[protocol.batches](
             source=self.trainval,
             indices=self.experiment.by_class(self.trainval.indices, self.classes.train),
             batch_size=min(protocol.batch_size, most),

@@ -155,8 +155,8 @@ def test_odd_formats_are_told_apart(pictures: Path) -> None:
     plain.convert("RGBA").save(folder / "alpha.png")
     plain.convert("LA").save(folder / "both.png")
     plain.convert("P").save(folder / "hole.png", transparency=0)
-    kinds = check(f"folder:{pictures}").kinds
-    assert kinds == {
+    modes = check(f"folder:{pictures}").modes
+    assert modes == {
         "grey": ("class_00/both.png", "class_00/grey.png"),
         "CMYK": ("class_00/print.jpg",),
         "palette": ("class_00/hole.png", "class_00/palette.png"),

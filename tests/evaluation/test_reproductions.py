@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import FOLDER, study_of, unit_of, write_images
+from conftest import FOLDER, run_pictures, study_of, unit_of
 from processes import Command
 from sklearn.decomposition import PCA
 
@@ -40,14 +40,7 @@ from losses.method import Hook
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One search of two losses on a folder of pictures, and its evaluation, by command line."""
-    root = tmp_path_factory.mktemp("chain")
-    write_images(root / "pictures")
-    what = ["--loss", "proxyanchor", "ccp", "--dataset", f"folder:{root / 'pictures'}"]
-    how = ["--protocol", FOLDER, "--trunk", "convnet", "--trials", "2", "--workers", "1"]
-    where = ["--runs-dir", str(root / "runs"), "--set", f"cache_dir={root / 'cache'}"]
-    assert main(["search", *what, *how, *where]) == 0
-    assert main(eval_command(root)) == 0
-    return root
+    return run_pictures(tmp_path_factory.mktemp("chain"), ["proxyanchor", "ccp"], FOLDER, trials=2)
 
 
 def eval_command(root: Path) -> list[str]:
@@ -141,14 +134,16 @@ def plain_scores(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, fl
 
 
 @pytest.mark.parametrize("name", ["ccp-c2", "untrained"])
-@pytest.mark.parametrize("kind", ["concatenated", "separated"])
-def test_the_scores_of_the_classes_make_up_the_score(table: Path, name: str, kind: str) -> None:
+@pytest.mark.parametrize("embedding", ["concatenated", "separated"])
+def test_the_scores_of_the_classes_make_up_the_score(
+    table: Path, name: str, embedding: str
+) -> None:
     record = TestRecord.read(next(table.glob(f"records/{name}/*.json")))
     assert record.class_queries == [5] * 8  # half of 16 classes
-    for metric, values in record.per_class[kind].items():
+    for metric, values in record.per_class[embedding].items():
         assert len(set(values)) > 1
         mean = np.average(np.array(values, float), weights=record.class_queries)
-        assert mean == pytest.approx(record.scores[kind][metric], abs=1e-6)
+        assert mean == pytest.approx(record.scores[embedding][metric], abs=1e-6)
 
 
 def test_pixels_are_reduced_by_the_pca_of_the_trainval_images(finished: Path, table: Path) -> None:
@@ -230,11 +225,14 @@ def test_more_metrics_are_measured_from_the_kept_weights(
     assert "R@4 512" in capsys.readouterr().out
     frame = pd.read_csv(table / "leaderboard.csv").set_index("method")
     for row in ("ccp-c2", "proxyanchor", "untrained", "pixels"):
-        for kind in ("concatenated", "separated"):
-            assert frame.loc[row, f"recall_at_1_{kind}"] == pytest.approx(
-                frame.loc[row, f"p_at_1_{kind}"]
+        for embedding in ("concatenated", "separated"):
+            assert frame.loc[row, f"recall_at_1_{embedding}"] == pytest.approx(
+                frame.loc[row, f"p_at_1_{embedding}"]
             )
-            assert frame.loc[row, f"recall_at_4_{kind}"] >= frame.loc[row, f"recall_at_1_{kind}"]
+            assert (
+                frame.loc[row, f"recall_at_4_{embedding}"]
+                >= frame.loc[row, f"recall_at_1_{embedding}"]
+            )
     assert frame[["nmi_concatenated", "covering_radius_separated"]].notna().all(axis=None)
     # Nothing old was touched; every run has one new record, and one more opening.
     after = {path: path.read_bytes() for path in table.glob("records/*/*.json")}

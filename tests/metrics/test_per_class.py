@@ -58,5 +58,5 @@ def test_eleven_thousand_classes_take_less_than_half_a_megabyte() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(11_317), 5)
     models = [{m: rng.random(len(labels)) for m in ("map_at_r", "p_at_1")} for _ in range(4)]
-    means = {kind: class_means(models, labels) for kind in ("concatenated", "separated")}
+    means = {embedding: class_means(models, labels) for embedding in ("concatenated", "separated")}
     assert len(json.dumps(means)) < 500_000

@@ -92,8 +92,8 @@ def drawn(browser: webdriver.Chrome, figure: WebElement) -> str:
     return str(until(browser, lambda: figure.get_attribute("data-drawn")))
 
 
-def figure_of(browser: webdriver.Chrome, kind: str) -> WebElement:
-    (figure,) = shown(browser, f'.plot[data-kind="{kind}"]')
+def figure_of(browser: webdriver.Chrome, name: str) -> WebElement:
+    (figure,) = shown(browser, f'.plot[data-figure="{name}"]')
     assert drawn(browser, figure) == "yes"
     return figure
 
@@ -113,7 +113,7 @@ def column(browser: webdriver.Chrome, number: int) -> list[str]:
     return [cell.text.split("\n")[0] for cell in cells if cell.is_displayed()]
 
 
-# What each kind of figure draws its data with.
+# What each figure draws its data with.
 MARKS = {
     **dict.fromkeys(("best", "training", "similarities"), ".scatterlayer .js-line"),
     **dict.fromkeys(
@@ -125,13 +125,13 @@ MARKS = {
 
 def test_every_figure_has_marks_in_it(page: webdriver.Chrome) -> None:
     figures = shown(page, ".plot")
-    kinds = {figure.get_attribute("data-kind") for figure in figures}
-    assert kinds == set(MARKS)
+    names = {figure.get_attribute("data-figure") for figure in figures}
+    assert names == set(MARKS)
     for figure in figures:
         assert drawn(page, figure) == "yes"
-        kind = figure.get_attribute("data-kind") or ""
-        marks = until(page, lambda f=figure, k=kind: f.find_elements(By.CSS_SELECTOR, MARKS[k]))
-        assert len(marks) >= (1 if kind == "importance" else 2), kind
+        name = figure.get_attribute("data-figure") or ""
+        marks = until(page, lambda f=figure, k=name: f.find_elements(By.CSS_SELECTOR, MARKS[k]))
+        assert len(marks) >= (1 if name == "importance" else 2), name
         assert figure.find_element(By.CSS_SELECTOR, ".canvas").get_attribute("aria-label")
 
 
@@ -256,7 +256,7 @@ def test_two_methods_stand_side_by_side_in_the_gallery(page: webdriver.Chrome) -
     assert image.get_attribute("src") == f"{PIXEL}#1"
     assert image.get_attribute("alt") == "right"
     selects[2].select_by_value("worst")
-    assert [q.get_attribute("data-kind") for q in shown(page, ".query")] == ["worst"]
+    assert [q.get_attribute("data-chosen-as") for q in shown(page, ".query")] == ["worst"]
 
 
 def test_hovering_over_the_map_shows_the_image(page: webdriver.Chrome) -> None:
@@ -278,7 +278,7 @@ def test_it_fits_the_window_in_light_and_dark(
 ) -> None:
     resize(browser, width, dark=dark)
     browser.get(address)
-    drawn(browser, shown(browser, '.plot[data-kind="cost"]')[0])
+    drawn(browser, shown(browser, '.plot[data-figure="cost"]')[0])
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     light = sum(int(part) for part in ground[4:-1].split(",")) > 380

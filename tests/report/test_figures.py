@@ -80,7 +80,7 @@ def test_the_width_is_that_of_columns(table: Table) -> None:
         ("scores", "f.svg", ["--method", "msx"], "no method named 'msx'"),
         ("scores", "f.svg", ["--columns", "3"], "1 or 2 columns wide, got 3"),
         ("scores", "f.svg", ["--metric", "nmi"], "has no column nmi_concatenated"),
-        ("scores", "f.svg", ["--kind", "both"], "no kind named 'both'"),
+        ("scores", "f.svg", ["--embedding", "both"], "no embedding named 'both'"),
         ("classes", "f.svg", ["--method", "ms"], "takes two methods"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import write_images
+from conftest import folders_of, run_pictures, write_images
 from PIL import Image
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
@@ -33,18 +33,7 @@ PROTOCOL = (
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A search of two losses on a folder of pictures, and its evaluation."""
-    root = tmp_path_factory.mktemp("pictures")
-    write_images(root / "pictures")
-    what = ["--loss", "contrastive", "hpl", "--dataset", f"folder:{root / 'pictures'}"]
-    how = ["--protocol", PROTOCOL, "--trunk", "convnet", "--trials", "1", "--workers", "1"]
-    cache = ["--cache-dir", str(root / "cache")]
-    assert main(["search", *what, *how, *cache, "--runs-dir", str(root / "runs")]) == 0
-    assert main(["eval", "--reproductions", "1", "--workers", "1", *where(root), *cache]) == 0
-    return root
-
-
-def where(root: Path) -> list[str]:
-    return ["--runs-dir", str(root / "runs"), "--results-dir", str(root / "results")]
+    return run_pictures(tmp_path_factory.mktemp("pictures"), ["contrastive", "hpl"], PROTOCOL)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +61,7 @@ def openings(table: Table) -> int:
 
 def embed(root: Path, name: str, output: Path, *flags: str) -> int:
     dataset = ["--dataset", f"folder:{root / 'pictures'}", "--protocol", PROTOCOL]
-    return main(["embed", name, *dataset, *where(root), "--output", str(output), *flags])
+    return main(["embed", name, *dataset, *folders_of(root), "--output", str(output), *flags])
 
 
 def test_exported_embeddings_are_those_that_were_scored(
@@ -126,13 +115,13 @@ def test_weights_that_are_gone_are_said_to_be(
     for weights in (copy / "runs").glob(f"**/{WEIGHTS}"):
         weights.unlink()
     dataset = ["--dataset", f"folder:{finished / 'pictures'}", "--protocol", PROTOCOL]
-    command = ["embed", "hpl", *dataset, *where(copy), "--output", str(tmp_path / "c.npz")]
+    command = ["embed", "hpl", *dataset, *folders_of(copy), "--output", str(tmp_path / "c.npz")]
     assert main(command) == 2
     assert "the weights of 4 of 4 models are gone" in capsys.readouterr().err
 
 
 def test_eval_says_how_to_make_the_page(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "--reproductions", "1", "--workers", "1", *where(finished)]) == 0
+    assert main(["eval", "--reproductions", "1", "--workers", "1", *folders_of(finished)]) == 0
     flags = f"--results-dir {finished / 'results'} --runs-dir {finished / 'runs'}"
     assert f"harness report {flags}" in capsys.readouterr().out
 
@@ -213,7 +202,7 @@ def test_the_command_puts_images_on_the_page_only_when_asked(
     for flags in ([], ["--pictures", "--queries", "1", "--points", "10", "--method", "hpl-pa"]):
         before = openings(table)
         output = tmp_path / f"{len(flags)}.html"
-        assert main(["report", *where(finished), *flags, "--output", str(output)]) == 0
+        assert main(["report", *folders_of(finished), *flags, "--output", str(output)]) == 0
         assert openings(table) == before + bool(flags)  # one method, one look
         pages.append(output.read_text())
     assert [len(re.findall("data-thumb=", page)) for page in pages] == [0, 3 * (1 + 8)]
@@ -229,7 +218,7 @@ def test_the_command_puts_images_on_the_page_only_when_asked(
 def test_how_much_goes_on_a_page_is_bounded(
     finished: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
-    assert main(["report", *where(finished), "--pictures", *flags]) == 2
+    assert main(["report", *folders_of(finished), "--pictures", *flags]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -240,6 +229,6 @@ def test_a_data_set_that_is_gone_leaves_the_rest_of_the_page(
     for config in (copy / "runs").glob("**/config.yaml"):
         config.write_text(config.read_text().replace(str(finished), str(tmp_path / "gone")))
     output = tmp_path / "page.html"
-    assert main(["report", "--pictures", *where(copy), "--output", str(output)]) == 0
+    assert main(["report", "--pictures", *folders_of(copy), "--output", str(output)]) == 0
     assert "No pictures:" in capsys.readouterr().err
     assert "No pictures:" in output.read_text() and "hpl-pa" in output.read_text()

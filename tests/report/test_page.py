@@ -100,9 +100,9 @@ def test_its_numbers_are_those_of_the_table(page: str, results: Path) -> None:
     board = build(next(results.glob("mlrc/cub-*")))
     shown = Parsed(page).board
     for _, row in board.frame.iterrows():
-        for kind in ("concatenated", "separated"):
+        for embedding in ("concatenated", "separated"):
             for metric in ("map_at_r", "r_precision", "p_at_1"):
-                mean, half = row[f"{metric}_{kind}"], row[f"{metric}_{kind}_ci95"]
+                mean, half = row[f"{metric}_{embedding}"], row[f"{metric}_{embedding}_ci95"]
                 text = f"{100 * mean:.2f}" + (f" ± {100 * half:.2f}" if half == half else "")
                 assert any(r[1].startswith(row["method"]) and text in r for r in shown)
 

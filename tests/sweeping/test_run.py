@@ -309,11 +309,11 @@ def test_what_a_paper_printed_stands_beside_its_points(sweep: RunSweep) -> None:
         {
             "values": {"params.ratio": 0.5},
             "metric": "recall_at_1",
-            "kind": "",
+            "embedding": "",
             "value": 84.5,
             "read_off": True,
         },
-        {"values": {}, "metric": "nmi", "kind": "", "value": 70.0, "read_off": False},
+        {"values": {}, "metric": "nmi", "embedding": "", "value": 70.0, "read_off": False},
     ]
     table = sweep("params.ratio=0.5,1", published=published)
     assert table.frame["published_recall_at_1"][0] == pytest.approx(0.845)

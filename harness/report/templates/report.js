@@ -102,7 +102,7 @@ for (const matrix of $$(".matrix")) {
     const cell = event.target.closest("td[title]");
     if (cell) words.textContent = cell.title;
   };
-  for (const kind of ["mouseover", "focusin", "click"]) matrix.addEventListener(kind, say);
+  for (const event of ["mouseover", "focusin", "click"]) matrix.addEventListener(event, say);
   matrix.addEventListener("keydown", (event) => {
     const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
     if (!step) return;
@@ -168,7 +168,7 @@ const range = (ends) => {
   return { type: "log", exponentformat: "power", ...(ends.high / ends.low >= 100 ? { dtick: 1 } : {}) };
 };
 
-const KINDS = {
+const FIGURES = {
   best(table) {
     const entries = Object.entries(table.search);
     const traces = entries.map(([method, found]) => {
@@ -338,10 +338,10 @@ const KINDS = {
 };
 
 // What can be chosen of a figure: key -> label and options.
-function optionsOf(kind, table) {
+function optionsOf(name, table) {
   const searched = Object.keys(table.search);
   const scored = Object.keys(table.classes.scores);
-  switch (kind) {
+  switch (name) {
     case "slices": case "contour": case "importance": return { method: ["Method", searched] };
     case "carry": return { embedding: ["Embedding", Object.keys(table.carry.test)] };
     case "training": return { method: ["Method", Object.keys(table.training)] };
@@ -367,7 +367,7 @@ const drawn = new Map();
 async function prepare(figure) {
   const table = (await data)[figure.dataset.table];
   const chosen = {};
-  const options = optionsOf(figure.dataset.kind, table);
+  const options = optionsOf(figure.dataset.figure, table);
   for (const [key, [label, values, first]] of Object.entries(options)) {
     chosen[key] = first ?? values[0];
     if (values.length > 1) $(".controls", figure).append(select(label, values, chosen[key], (value) => { chosen[key] = value; draw(figure); }));
@@ -378,7 +378,7 @@ async function prepare(figure) {
 async function draw(figure) {
   const { table, chosen } = drawn.get(figure);
   const canvas = $(".canvas", figure);
-  const made = KINDS[figure.dataset.kind](table, chosen);
+  const made = FIGURES[figure.dataset.figure](table, chosen);
   const Plotly = await loadPlotly();
   canvas.classList.toggle("empty", !made);
   if (!made) {
@@ -390,8 +390,8 @@ async function draw(figure) {
   if (canvas.firstChild?.nodeType === Node.TEXT_NODE) canvas.textContent = "";
   const config = { responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg" } };
   await Plotly.react(canvas, made[0], made[1], config);
-  if (figure.dataset.kind === "map" && !figure.dataset.drawn) followMap(canvas, table.pictures);
-  if (figure.dataset.kind === "classes") showGains(figure, table, chosen);
+  if (figure.dataset.figure === "map" && !figure.dataset.drawn) followMap(canvas, table.pictures);
+  if (figure.dataset.figure === "classes") showGains(figure, table, chosen);
   figure.dataset.drawn = "yes";
 }
 function redraw() { for (const figure of drawn.keys()) draw(figure); }
@@ -460,14 +460,14 @@ data.then((tables) => {
     if (!pictures) continue;
     for (const image of $$("img[data-thumb]", block)) image.src = pictures.thumbs[image.dataset.thumb];
     const methods = [...new Set($$(".answer", block).map((answer) => answer.dataset.method))];
-    const kinds = [...new Set($$(".query", block).map((query) => query.dataset.kind))];
-    const chosen = { one: methods[0], other: methods[1] ?? methods[0], kind: "all" };
+    const chosenAs = [...new Set($$(".query", block).map((query) => query.dataset.chosenAs))];
+    const chosen = { one: methods[0], other: methods[1] ?? methods[0], as: "all" };
     const apply = () => {
       for (const answer of $$(".answer", block)) answer.hidden = ![chosen.one, chosen.other].includes(answer.dataset.method);
-      for (const query of $$(".query", block)) query.hidden = chosen.kind !== "all" && query.dataset.kind !== chosen.kind;
+      for (const query of $$(".query", block)) query.hidden = chosen.as !== "all" && query.dataset.chosenAs !== chosen.as;
     };
     const controls = $(".gallery-controls", block);
-    for (const [key, label, options] of [["one", "Method", methods], ["other", "beside", methods], ["kind", "Queries", ["all", ...kinds]]]) {
+    for (const [key, label, options] of [["one", "Method", methods], ["other", "beside", methods], ["as", "Queries", ["all", ...chosenAs]]]) {
       controls.append(select(label, options, chosen[key], (value) => { chosen[key] = value; apply(); }));
     }
     apply();
