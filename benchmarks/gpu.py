@@ -5,9 +5,10 @@ python -m benchmarks.gpu --losses ccp-c2        # waits and kernels of some meth
 python -m benchmarks.gpu --quick                # tiny sizes, to see that it runs
 
 On a card: milliseconds of a training step by precision, steps per second of one, two and four
-workers beside those of the CPU, retrieval, and the waits of a step as torch counts them
-(torch.cuda.set_sync_debug_mode). On a machine without one, waits and kernels are counted on a
-pretended card, and nothing is timed: what only a card can show is listed as such.
+workers beside those of the CPU, crops made before and on the card, retrieval, and the waits of a
+step as torch counts them (torch.cuda.set_sync_debug_mode). On a machine without one, waits and
+kernels are counted on a pretended card, and nothing is timed: what only a card can show is listed
+as such.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.steps import CUB, TINY, Size, make_features, make_unit
 from harness import registry
+from harness.data.crops import CropSettings, random_batch
 from harness.metrics import retrieval
 from harness.model.network import Model, PooledTrunk, freeze_batchnorm
 from harness.system import cards
@@ -189,6 +192,42 @@ def shared(size: Size) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class MadeImages:
+    """An ImageStore of noise, of a size that images have in the cache."""
+
+    pixels: np.ndarray
+    fingerprint: str = "made up"
+    channels: int = 3
+
+    @property
+    def indices(self) -> range:
+        return range(len(self.pixels))
+
+    def image(self, listing_index: int) -> np.ndarray:
+        return self.pixels[listing_index]
+
+
+def cropped(batch: int = 32, repeats: int = 30) -> list[str]:
+    """Training images per second on their way to the card, prepared by one process."""
+    rng = np.random.default_rng(0)
+    store = MadeImages(rng.integers(0, 256, (batch, 256, 340, 3), dtype=np.uint8))
+    protocol = registry.load_protocol("mlrc", "cub")
+    lines = ["| crops are resized | images per second |", "|---|---|"]
+    for title, late in (("before they are sent", False), ("on the card", True)):
+        settings = CropSettings(
+            protocol.crop, protocol.crop_scale, protocol.crop_ratio, protocol.flip, late
+        )
+
+        def send(settings: CropSettings = settings) -> Tensor:
+            drawn = random_batch(store, store.indices, settings, rng)
+            return drawn.pin_memory().to(CUDA, non_blocking=True)
+
+        lines.append(f"| {title} | {batch / timed(send, repeats):.0f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
 def retrieved() -> list[str]:
     lines = ["| embeddings | seconds on the card | on one CPU thread |", "|---|---|---|"]
     for count, dimensions in GALLERIES:
@@ -229,6 +268,7 @@ def main() -> None:
     timings: dict[str, Callable[[], list[str]]] = {
         "Milliseconds of a training step": step_times,
         "Workers that share a card, proxyanchor on frozen features": lambda: shared(size),
+        "Crops": cropped,
         "Exact retrieval": retrieved,
     }
     for title, measure in timings.items():

@@ -86,6 +86,8 @@ def random_batch(
     if settings.late:
         together = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
         return Boxes(together, [part.shape for part in parts], flipped.tolist(), crop)
+    if settings.crop_scale is None and not settings.flip:  # all as they come, in one go
+        return torch.from_numpy(np.stack(parts)).permute(0, 3, 1, 2).contiguous()
     batch = torch.empty((len(images), store.channels, crop, crop), dtype=torch.uint8)
     for row, part in enumerate(parts):
         # A copy, for the cache is read-only, which tensors cannot be.

@@ -48,6 +48,17 @@ def test_random_crops_are_those_of_torchvision_for_the_same_boxes(store: ImageSt
         assert difference.abs().max() <= 1  # of 255: they round in another place
 
 
+def test_crops_without_a_scale_are_the_pixels_of_their_boxes(store: ImageStore) -> None:
+    settings = CropSettings(crop=20, crop_scale=None, crop_ratio=(1, 1), flip=False)
+    ours = random_batch(store, range(8), settings, np.random.default_rng(5))
+    sizes = np.array([store.image(i).shape[:2] for i in range(8)])
+    boxes = draw_boxes(sizes, settings, np.random.default_rng(5))
+    assert ours.shape == (8, 3, 20, 20) and ours.is_contiguous()
+    for i, (top, left, height, width) in enumerate(boxes.tolist()):
+        pixels = store.image(i)[top : top + height, left : left + width]
+        assert np.array_equal(ours[i].numpy(), pixels.transpose(2, 0, 1))
+
+
 def test_boxes_are_spread_as_those_of_torchvision() -> None:
     """Areas, ratios and places of ten thousand boxes agree with torchvision's own."""
     ours = draw_boxes(np.tile([100, 120], (10_000, 1)), RESIZED_CROP, np.random.default_rng(0))

@@ -163,4 +163,4 @@ def test_the_benchmark_counts_without_a_card_and_says_so(
     written = output.read_text()
     assert "pretended one, nothing was timed" in written
     assert "| c2 | 0 |" in written
-    assert written.count("Only a card can show it.") == 3
+    assert written.count("Only a card can show it.") == 4
