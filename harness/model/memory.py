@@ -18,7 +18,7 @@ def save_memory(benchmark: Benchmark, trunk: PooledTrunk) -> None:
         raise HarnessError(
             f"--micro-batch {config.micro_batch} would change what is trained: batch norm of "
             f"{benchmark.trunk.name} sees all images of a batch together\n"
-            f"  freeze it, --protocol {config.protocol}+freeze_batchnorm=true"
+            "  freeze it, with +freeze_batchnorm=true behind --protocol: another table"
             + ("; or give --checkpoint-gradients" if _can_checkpoint(trunk.network) else "")
         )
     if config.checkpoint_gradients:
