@@ -34,7 +34,7 @@ from harness.results.rows import read_rows
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 TABLES = find_tables(RESULTS)
-DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+DOCUMENTS = [ROOT / "README.md", RESULTS / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 every_table = pytest.mark.parametrize(
     "table", TABLES, ids=lambda path: f"{path.parent.name}/{path.name}"
@@ -103,16 +103,20 @@ def leaderboards_in(document: Path) -> list[list[str]]:
     return [block for block in blocks if block[0].startswith("| rank | method |")]
 
 
+SHOWN = [rows for document in DOCUMENTS for rows in leaderboards_in(document)]
+
+
 def test_documents_show_leaderboards_as_they_are_committed() -> None:
+    """Their heads, at least: a title, a rule, and from the first row on."""
     committed = [rows for table in TABLES for rows in leaderboards_in(table / MARKDOWN)]
-    for rows in (rows for document in DOCUMENTS for rows in leaderboards_in(document)):
-        assert len(rows) > 4 and rows in committed, rows[2]
+    for shown in SHOWN:
+        assert len(shown) > 4 and shown in [rows[: len(shown)] for rows in committed], shown[2]
 
 
 @every_table
-def test_every_committed_leaderboard_is_shown_in_a_document(table: Path) -> None:
-    shown = [rows for document in DOCUMENTS for rows in leaderboards_in(document)]
-    assert all(rows in shown for rows in leaderboards_in(table / MARKDOWN))
+def test_the_head_of_every_committed_leaderboard_is_shown_in_a_document(table: Path) -> None:
+    for rows in leaderboards_in(table / MARKDOWN):
+        assert any(shown == rows[: len(shown)] for shown in SHOWN)
 
 
 @every_table
@@ -121,7 +125,7 @@ def test_the_commands_of_every_table_are_in_the_readme_of_the_results(table: Pat
     assert f"{table.parent.name}/{table.name}" in headings
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_marks_that_a_document_shows_are_explained_in_it(document: Path) -> None:
     shown = "\n".join(row for rows in leaderboards_in(document) for row in rows)
     lines = [line for line in document.read_text().splitlines() if not line.startswith("|")]
