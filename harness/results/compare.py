@@ -273,18 +273,32 @@ def in_words(comparison: Comparison) -> str:
     else:
         low, high = (100 * end for end in c.classes)
         over_classes = f"95 % interval over test classes {low:.2f} to {high:.2f}"
-    facts = f"({over_classes}; {over_runs})"
+    facts = f"({over_classes}; {over_runs}).{_model_by_model(c)}"
     if c.lead is Lead.NOT_SHOWN:
         return (
             f"No difference between {c.ahead} and {c.behind} is shown: {c.ahead} is ahead {lead} "
-            f"{facts}."
+            f"{facts}"
         )
     if c.lead is Lead.NOT_OVER_CLASSES:
         return (
             f"{c.ahead} is ahead of {c.behind} {lead}; other seeds would hardly change that, other "
-            f"test classes might {facts}."
+            f"test classes might {facts}"
         )
-    return f"{c.ahead} is better than {c.behind} {lead} {facts}."
+    return f"{c.ahead} is better than {c.behind} {lead} {facts}"
+
+
+def _model_by_model(comparison: Comparison) -> str:
+    """A sentence more where the single models say what the concatenated ones do not."""
+    c, separated = comparison, comparison.separated
+    if separated.t_test is None or separated.t_test >= LEVEL:
+        return ""
+    if separated.mean > 0 and c.lead is not Lead.NOT_SHOWN:  # the same, once more
+        return ""
+    leader = c.ahead if separated.mean > 0 else c.behind
+    return (
+        f" Model by model, not concatenated, {leader} is ahead by {100 * abs(separated.mean):.2f} "
+        f"(p {spell_p(separated.t_test)})."
+    )
 
 
 def spell_p(p_value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,25 @@ def test_the_sentence_of_a_worked_example() -> None:
         "ccp is better than ms by 1.20 points of MAP@R on cub (95 % interval over test classes "
         "0.30 to 2.10; paired over 10 reproductions p = 0.003 after Holm)."
     )
+
+
+@pytest.mark.parametrize(
+    ("concatenated", "separated", "said"),
+    [
+        ((0.012, 0.003), (-0.038, 0.0004), "not concatenated, ms is ahead by 3.80 (p < 0.001)."),
+        ((0.002, 0.4), (0.01, 0.02), "not concatenated, ccp is ahead by 1.00 (p = 0.02)."),
+        ((0.012, 0.003), (0.01, 0.02), None),  # the same
+        ((0.012, 0.003), (-0.01, 0.2), None),  # no difference
+    ],
+)
+def test_a_sentence_tells_where_single_models_say_otherwise(
+    concatenated: tuple[float, float], separated: tuple[float, float], said: str | None
+) -> None:
+    both = [
+        replace(PAIRED, mean=mean, t_test=p_value) for mean, p_value in (concatenated, separated)
+    ]
+    words = in_words(Comparison("cub", "map_at_r", "ccp", "ms", *both, (0.003, 0.021)))
+    assert words.endswith(said or "p = 0.003).")
 
 
 def test_older_records_without_classes_are_compared_over_seeds(tmp_path: Path) -> None:
