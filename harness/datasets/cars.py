@@ -85,7 +85,7 @@ def list_images(root: Path | None) -> Listing:
         labels,
         class_names,
         # The make is the first word: AM General Hummer SUV 2000 is an AM.
-        superclasses=superclasses_of([name.split()[0] for name in class_names]),
+        **superclasses_of([name.split()[0] for name in class_names]),
     )
 
 

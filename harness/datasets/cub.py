@@ -48,7 +48,7 @@ def list_images(root: Path | None) -> Listing:
         labels,
         class_names,
         # The family is the last word: 001.Black_footed_Albatross is an Albatross.
-        superclasses=superclasses_of([name.rsplit("_", 1)[-1] for name in class_names]),
+        **superclasses_of([name.rsplit("_", 1)[-1] for name in class_names]),
     )
 
 

@@ -79,6 +79,7 @@ class Listing:
         decode: encoded bytes -> image of `mode`.
         mode: Pillow's name of the pixel format, "RGB" or "L".
         superclasses: (classes,) int64 from 0, where there is a human-made hierarchy.
+        superclass_names: one per superclass, where there are any.
         given_trainval: the training classes, where the data set comes split.
         official_trainval: those of the split that was published with it, where the usual one is
             into halves nevertheless (SOP).
@@ -96,6 +97,7 @@ class Listing:
     decode: Callable[[bytes], Image.Image] = decode_rgb
     mode: str = "RGB"
     superclasses: np.ndarray | None = None
+    superclass_names: tuple[str, ...] = ()
     given_trainval: tuple[int, ...] | None = None
     official_trainval: tuple[int, ...] | None = None
     queries: np.ndarray | None = None
@@ -196,6 +198,15 @@ def files_in(folder: str) -> set[str]:
         return set()
 
 
-def superclasses_of(words: Sequence[Any]) -> np.ndarray:
-    """(classes,) superclasses from one word or number per class, in their order."""
-    return np.unique(np.array(words), return_inverse=True)[1].astype(np.int64)
+def superclasses_of(words: Sequence[Any], names: Sequence[str] | None = None) -> dict[str, Any]:
+    """The superclasses of a listing, in the order of one word or number per class.
+
+    Args:
+        names: of the superclass of each class, where they are not the words themselves.
+    """
+    _, first, groups = np.unique(np.array(words), return_index=True, return_inverse=True)
+    titles = words if names is None else names
+    return {
+        "superclasses": groups.astype(np.int64),
+        "superclass_names": tuple(str(titles[i]) for i in first),
+    }

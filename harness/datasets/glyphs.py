@@ -74,6 +74,7 @@ def list_images(root: Path | None = None) -> Listing:
         decode=lambda encoded: Image.frombytes("L", (SIZE, SIZE), encoded),
         mode="L",
         superclasses=np.array([script for _, script in classes]),
+        superclass_names=tuple(SCRIPTS),
     )
 
 

@@ -64,7 +64,7 @@ def list_images(root: Path | None) -> Listing:
         [f"{files[IMAGES].parent}/{name}" for name in names],
         labels,
         ["/".join(names[i].split("/")[1:3]) for i in first],
-        superclasses=superclasses_of(_groups(files.get(CATEGORIES), names, categories, first)),
+        **superclasses_of(_groups(files.get(CATEGORIES), names, categories, first)),
         given_trainval=tuple(train.tolist()),
     )
 

@@ -39,12 +39,13 @@ def list_images(root: Path | None) -> Listing:
     both = sorted(train & test)
     if both:
         raise ValueError(f"{folder}: class {both[0]} is in Ebay_train.txt and in Ebay_test.txt")
+    products = [names[i].split("_final/")[0] for i in first]
     return list_files(
         names,
         [f"{folder}/{name}" for name in names],
         labels,
-        [f"{names[i].split('_final/')[0]} {class_ids[i]}" for i in first],
-        superclasses=superclasses_of([rows[i][2] for i in first]),
+        [f"{product} {class_ids[i]}" for product, i in zip(products, first, strict=True)],
+        **superclasses_of([rows[i][2] for i in first], products),
         official_trainval=tuple(np.flatnonzero(np.isin(ids, list(train))).tolist()),
     )
 

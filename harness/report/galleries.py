@@ -233,7 +233,10 @@ class Maker:
         if self.listing.superclasses is None:
             return None, []
         found, groups = np.unique(self.listing.superclasses[labels], return_inverse=True)
-        return groups[classes].tolist(), [f"superclass {number + 1}" for number in found]
+        names = self.listing.superclass_names
+        return groups[classes].tolist(), [
+            names[number] if names else f"superclass {number + 1}" for number in found
+        ]
 
     def maps(self, method: str, rows: np.ndarray) -> dict[str, list[list[float]]]:
         """Two ways to see many dimensions in two."""

@@ -166,6 +166,11 @@ def superclasses_group_the_classes(copy: Copy) -> None:
             1 < len(found) < copy.listing.num_classes,
             f"{len(found)} superclasses of {copy.listing.num_classes} classes say nothing",
         )
+        names = copy.listing.superclass_names
+        expect(
+            not names or len(names) == len(found),
+            f"{name} has {len(found)} superclasses and {len(names)} names of them",
+        )
 
 
 def published_counts_agree(copy: Copy) -> None:

@@ -237,6 +237,7 @@ def test_cub_goes_by_ids_and_groups_by_the_last_word(tmp_path: Path) -> None:
     assert listing.names[0] == "003.Groove_billed_Ani/Bird_5.jpg"
     assert listing.class_names[2] == "003.Groove_billed_Ani"
     assert listing.superclasses is not None and listing.superclasses.tolist() == [0, 0, 1]
+    assert listing.superclass_names == ("Albatross", "Ani")
     assert listing.given_trainval is None and listing.queries is None
 
 
@@ -308,6 +309,7 @@ def test_sop_joins_both_files_and_leaves_the_split_to_the_protocol(tmp_path: Pat
     assert listing.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert listing.class_names == ("bicycle 1", "sofa 2", "bicycle 3", "sofa 4")
     assert listing.superclasses is not None and listing.superclasses.tolist() == [0, 1, 0, 1]
+    assert listing.superclass_names == ("bicycle", "sofa")
     assert listing.given_trainval is None
     assert listing.official_trainval == (0, 1)
 

@@ -114,6 +114,15 @@ def test_a_file_without_a_data_set_is_refused(tmp_path: Path) -> None:
         ),
         (listing_with(lambda given: {"superclasses": np.arange(3)}), "a superclass per class"),
         (
+            listing_with(
+                lambda given: {
+                    "superclasses": np.arange(16) // 8,
+                    "superclass_names": ("one", "two", "three"),
+                }
+            ),
+            "has 2 superclasses and 3 names of them",
+        ),
+        (
             replace(SOUND, expected={"images": 9, "train_images": 4, "test_images": 4}),
             "expects 9 images, but train_images and test_images are 8",
         ),
