@@ -626,10 +626,12 @@ def _thinned(axis: Axis) -> Axis:
 
 def _quick_protocol(name: str) -> str:
     protocol = registry.load_protocol(name, QUICK_DATASET)
-    if getattr(protocol, "epochs", None):
+    if protocol.epochs:
         changes: dict[str, Any] = {"epochs": 2}
-        if getattr(protocol, "validate_epochs", None):
+        if protocol.validate_epochs:
             changes["validate_epochs"] = None
+        if protocol.warmup_epochs > 1:
+            changes["warmup_epochs"] = 1
     else:
         changes = {"max_steps": 50, "validate_every": 25}
     for field_name, value in changes.items():

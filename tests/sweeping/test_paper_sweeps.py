@@ -13,7 +13,7 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
 from harness.model.build import check_method
-from harness.results.sweeps import Plan
+from harness.results.sweeps import Plan, build
 from harness.sweeping.axes import config_at, parse_axis
 from harness.sweeping.paper_sweeps import FIGURES, Figure, find_figure, sweep_of
 from losses.method import Method
@@ -146,6 +146,29 @@ def test_a_figure_runs_from_the_command_line(
     plan = Plan.read(folder / "sweep.json")
     assert [point["params"]["pool_size"] for point in plan.points] == [1, 4]
     assert "pool_size" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@every_figure
+def test_the_quick_form_of_a_figure_runs_to_its_table(
+    figure: Figure, config: RunConfig, tmp_path: Path
+) -> None:
+    """On eight classes, for one step where it has steps."""
+    split = tmp_path / "few.yaml"
+    split.write_text("{train: [0-7], test: [100-103]}")
+    quick = sweep_of(figure, quick=True)
+    command = ["sweep", "--figure", figure.name, "--quick", "--split", str(split)]
+    command += ["--name", "small", "--workers", "1"]
+    if "+max_steps=" in quick.config.protocol:
+        short = f"{quick.config.protocol}+max_steps=1+validate_every=1"
+        command += ["--protocol", short, *(["--test"] if figure.test else [])]
+    assert main([*command, "--runs-dir", config.runs_dir, "--results-dir", config.results_dir]) == 0
+    table = build(tmp_path / "results" / "sweeps" / "small")
+    assert table.problems == [] and len(table.frame) == len(quick.points())
+    scores = table.frame["map_at_r_concatenated" if figure.test else "validation"]
+    assert scores.between(0, 1).all()
+    for metric in figure.metrics:
+        assert table.frame[f"{metric}_concatenated"].between(0, 1).all()
 
 
 def test_every_figure_has_its_command_in_the_documents() -> None:
