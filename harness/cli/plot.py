@@ -16,7 +16,7 @@ def plot(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="scores, differences, search, training, selection, classes or cost.",
+            help="scores, differences, search, contour, training, selection, classes or cost.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="FILE.svg, .pdf or .png.")],

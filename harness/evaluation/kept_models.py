@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from harness.config import RunConfig, load_config
 from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, describe_test
 from harness.experiment import Experiment, build_experiment, digest_of
 from harness.model.network import Model
-from harness.results.layout import WEIGHTS, table_path
+from harness.results.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_path
 from harness.results.ledger import note_test_opening
-from harness.results.records import Identity, TestRecord
+from harness.results.records import TEST_SELECTED, FoldRecord, Identity, TestRecord
 from harness.searching.found import find_searches
 from harness.system.device import choose_device, cpu_threads
 from harness.system.trouble import trouble_in
@@ -123,24 +125,13 @@ def find_kept(record: TestRecord, values: Mapping[str, Any]) -> KeptModels:
     Args:
         values: config values that say where things are: runs_dir, results_dir, data_root, ...
     """
-    identity = record.identity
-    label, protocol = identity["method"], str(identity["protocol"]["name"])
-    if record.kind != "reproduction":
+    identity, label = record.identity, record.identity["method"]
+    if record.kind not in ("reproduction", TEST_SELECTED):
         raise HarnessError(f"{label}: only the fold models of a trained method can be embedded")
-    name, _, select = label.partition(SELECT)
-    table = table_path(protocol, identity["dataset"], identity["trunk"])
-    problems: list[str] = []
-    for found in find_searches((), values, problems):
-        if found.table == table and found.folder.name == name:
-            break
-    else:
-        reasons = "".join(f"\n  {problem}" for problem in problems)
-        raise HarnessError(
-            f"no search of {name} for {table} in {values.get('runs_dir', 'runs')}: its models were "
-            f"not kept, or lie elsewhere (--runs-dir){reasons}"
-        )
-    experiment = build_experiment(found.config.updated({"select": select or "mean"}))
-    opened = Opened(experiment, open_part(experiment, "trainval"))
+    unsearched = record.search.get("trials") == 0
+    config, fixed = (_fixed if unsearched else _searched)(record, values)
+    experiment = build_experiment(config)
+    opened = Opened(experiment, open_part(experiment, "trainval"), fixed)
     if opened.trainval.fingerprint != identity["data_fingerprint"]:
         raise HarnessError(
             f"{identity['dataset']}: the images are not those that {label} was trained on"
@@ -148,9 +139,53 @@ def find_kept(record: TestRecord, values: Mapping[str, Any]) -> KeptModels:
     units = _units(opened, record)
     lost = [unit for unit in units if not (unit.folder / WEIGHTS).exists()]
     if lost:
+        preset = f" --preset {config.preset}" if unsearched else ""
         raise HarnessError(
             f"{label}, reproduction {record.repetition}: the weights of {len(lost)} of "
-            f"{len(units)} models are gone from {found.folder}; with its record moved away, "
-            f"harness eval --loss {name} trains them again"
+            f"{len(units)} models are gone from {experiment.runs}; with its record moved away, "
+            f"harness eval --loss {config.loss}{preset} trains them again"
         )
     return KeptModels(opened, units)
+
+
+def _searched(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig, str]:
+    """The config of the search that a record was made by."""
+    name, _, select = record.identity["method"].partition(SELECT)
+    table = _table_of(record)
+    problems: list[str] = []
+    for found in find_searches((), values, problems):
+        if found.table == table and found.folder.name == name:
+            return found.config.updated({"select": select or "mean"}), ""
+    raise HarnessError(_not_kept(f"search of {name}", table, values, problems))
+
+
+def _fixed(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig, str]:
+    """The config of a run that nothing was searched for, and what its parameters were set by."""
+    label, table = record.identity["method"], _table_of(record)
+    asked = RunConfig().updated(values)
+    where = {"runs_dir": asked.runs_dir, "results_dir": asked.results_dir, **values}
+    for path in sorted(Path(asked.runs_dir, table).glob(f"*/{FOLDS}/*/{CONFIG}")):
+        name = path.parents[2].name
+        if not label.startswith(name) or not path.with_name(FOLD_RECORD).exists():
+            continue
+        made = FoldRecord.read(path.with_name(FOLD_RECORD))
+        if (made.params, made.repetition) == (record.params, record.repetition):
+            config = RunConfig(storage="").updated({**load_config(path), **where})
+            return config, label.removeprefix(name)
+    raise HarnessError(_not_kept(f"models of {label}", table, values))
+
+
+def _table_of(record: TestRecord) -> Path:
+    identity = record.identity
+    protocol = str(identity["protocol"]["name"])
+    return table_path(protocol, identity["dataset"], identity["trunk"])
+
+
+def _not_kept(
+    what: str, table: Path, values: Mapping[str, Any], problems: Sequence[str] = ()
+) -> str:
+    reasons = "".join(f"\n  {problem}" for problem in problems)
+    return (
+        f"no {what} for {table} in {values.get('runs_dir', 'runs')}: its models were "
+        f"not kept, or lie elsewhere (--runs-dir){reasons}"
+    )

@@ -16,7 +16,7 @@ from harness.report.costs import PRICES, costs
 from harness.report.differences import matrix
 from harness.report.searches import carry_over, searches
 from harness.report.table import Table
-from harness.report.trainings import trainings
+from harness.report.trainings import score_title, trainings
 from harness.results.columns import SAME
 from harness.results.rendering import validation_column
 
@@ -140,6 +140,30 @@ def search(axes: Axes, choice: Choice) -> None:
     axes.legend()
 
 
+def contour(axes: Axes, choice: Choice) -> None:
+    """Validation score of one method over its two parameters that matter most."""
+    found = {m: facts for m, facts in searches(choice.table).items() if facts["contour"]}
+    method, *others = choice.shown(list(found))
+    if len(choice.methods) > 1 or (others and not choice.methods):
+        raise HarnessError(f"a contour takes one method: --method {method}")
+    facts = found[method]
+    drawn = facts["contour"]
+    heights = np.array(drawn["z"], dtype=float)  # None becomes NaN: nothing was tried there
+    shades = axes.contourf(drawn["x"], drawn["y"], heights, levels=12, cmap="cividis")
+    across, up = drawn["names"]
+    trials = [i for i, score in enumerate(facts["scores"]) if score is not None]
+    at = [[facts["params"][name][i] for i in trials] for name in (across, up)]
+    axes.scatter(*at, s=8, facecolors="white", edgecolors="black", linewidths=0.5)
+    best = [facts["params"][name][facts["best"]] for name in (across, up)]
+    axes.scatter(*best, s=60, marker="*", facecolors="white", edgecolors="black", linewidths=0.5)
+    for name, scale in ((across, axes.set_xscale), (up, axes.set_yscale)):
+        scale("log" if facts["ranges"][name].get("log") else "linear")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    bar = axes.figure.colorbar(shades, ax=axes)
+    bar.set_label(f"{method}: {validation_column(choice.table.frame)}, %")
+
+
 def training(axes: Axes, choice: Choice) -> None:
     """Mean validation score over models against steps, with the range between them."""
     found = trainings(choice.table)
@@ -154,7 +178,7 @@ def training(axes: Axes, choice: Choice) -> None:
         low, high = curves.min(axis=0), curves.max(axis=0)
         axes.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_xlabel("step")
-    axes.set_ylabel(f"{validation_column(choice.table.frame)}, %")
+    axes.set_ylabel(f"{score_title(choice.table)}, %")
     axes.legend()
 
 
@@ -206,7 +230,7 @@ def cost(axes: Axes, choice: Choice) -> None:
 # What `harness plot` draws, by name: the first line of each says what it shows.
 FIGURES: dict[str, Callable[[Axes, Choice], None]] = {
     draw.__name__: draw
-    for draw in (scores, differences, search, training, selection, classes, cost)
+    for draw in (scores, differences, search, contour, training, selection, classes, cost)
 }
 
 

@@ -20,6 +20,7 @@ from harness.evaluation.kept_models import KeptModels, find_kept
 from harness.evaluation.scoring import TestEmbeddings
 from harness.report.pictures import Answer, Pictures, Query
 from harness.report.table import Table
+from harness.results.records import TEST_SELECTED
 
 METRIC = "map_at_r"
 REPRODUCTION = 1  # whose models are shown
@@ -76,7 +77,7 @@ def make_pictures(table: Table, values: Mapping[str, Any], settings: PictureSett
     maker = Maker(listing, seen, thumbs, settings)
     queries = maker.queries()
     points, at = maker.points()
-    left_out = [m for m in table.trained if m not in kept]
+    left_out = [m for m in _there(table) if m not in kept]
     notes = [
         f"Models of reproduction {REPRODUCTION}, all folds side by side, of {', '.join(kept)}.",
         *lost,
@@ -96,7 +97,13 @@ def _methods(table: Table, settings: PictureSettings) -> list[str]:
     for method in settings.methods:
         if method not in table.rows:
             raise unknown("method", method, table.rows, f"these have records in {table.folder}")
-    return list(settings.methods) or table.trained[: settings.most_methods]
+    return list(settings.methods) or _there(table)[: settings.most_methods]
+
+
+def _there(table: Table) -> list[str]:
+    """The rows that have a rank; where none has one, those that were selected on the test."""
+    frame = table.frame
+    return table.trained or [str(m) for m in frame["method"][frame["kind"] == TEST_SELECTED]]
 
 
 class Thumbs:

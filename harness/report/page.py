@@ -151,6 +151,7 @@ def _block(table: Table, report: Report) -> dict[str, Any]:
             "search": searches.searches(table),
             "carry": searches.carry_over(table),
             "training": trainings.trainings(table),
+            "course": trainings.score_title(table),
             "classes": {
                 "names": names or [f"class {i + 1}" for i in range(len(queries))],
                 "queries": queries,

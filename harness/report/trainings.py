@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.report.table import Table
-from harness.results.records import FoldFacts
+from harness.results.records import TEST_SELECTED, FoldFacts
+from harness.results.rendering import validation_column
 
 MOST_MARKS = 60  # of one event in a picture; more are drawn as that they were
 
@@ -17,6 +18,13 @@ def trainings(table: Table) -> dict[str, list[dict[str, Any]]]:
         for method in table.methods
     }
     return {method: models for method, models in found.items() if models}
+
+
+def score_title(table: Table) -> str:
+    """What the scores on the way are of: the test classes, where these select."""
+    looked = (table.frame["kind"] == TEST_SELECTED).any()
+    title = validation_column(table.frame)
+    return title.replace("validation", "test") if looked else title
 
 
 def without(table: Table) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,6 +22,7 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation import test_selected
 from harness.evaluation.reproductions import evaluate
+from harness.metrics import retrieval
 from harness.results import leaderboard, rendering
 from harness.results.compare import compare
 from harness.results.layout import LEDGER, RECORDS
@@ -256,6 +258,30 @@ def test_test_selected_rows_are_neither_compared_nor_judged(tmp_path: Path) -> N
         compare([table], ["ms (test-selected)", "triplet (test-selected)"], "map_at_r", [])
     with pytest.raises(HarnessError, match="no records in"):
         read_tables(tmp_path, None, [], lambda table: True)
+
+
+@pytest.mark.parametrize("protocol", ["classic-drml", "two_stage", "ablation-ccp"])
+def test_models_of_a_fixed_configuration_are_found_again(
+    folder_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], protocol: str
+) -> None:
+    """As those of a search are: embedded, and shown on the page with pictures."""
+    values = values_of(folder_config, protocol, preset="mlrc", params={"margin": 0.2})
+    evaluate(["triplet"], values)
+    (record,) = records_of(folder_config)
+    label = record.identity["method"]
+    before = openings_of(folder_config, label)
+    where = ["--runs-dir", folder_config.runs_dir, "--results-dir", folder_config.results_dir]
+    row = f"{label} (test-selected)" if protocol == "classic-drml" else label
+    table = ["--dataset", folder_config.dataset, "--protocol", record.identity["protocol"]["name"]]
+    output = tmp_path / "test.npz"
+    assert main(["embed", row, *table, *where, "--output", str(output)]) == 0
+    file = np.load(output)
+    found = retrieval.evaluate(*(torch.from_numpy(file[k]) for k in ("concatenated", "labels")))
+    assert found.values["map_at_r"] == pytest.approx(record.scores["concatenated"]["map_at_r"])
+    page = tmp_path / "page.html"
+    assert main(["report", "--pictures", *where, "--output", str(page)]) == 0
+    assert "data-thumb=" in page.read_text() and "No pictures" not in capsys.readouterr().err
+    assert openings_of(folder_config, label) == before + 2
 
 
 def test_a_record_cannot_hide_that_it_was_selected_on_the_test() -> None:

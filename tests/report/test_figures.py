@@ -28,9 +28,11 @@ def plot(results: Path, figure: str, output: Path, *flags: str) -> int:
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_is_drawn(results: Path, tmp_path: Path, figure: str) -> None:
     path = tmp_path / f"{figure}.svg"
-    assert plot(results, figure, path) == 0
+    one = ["--method", METHODS[0]] if figure == "contour" else []
+    assert plot(results, figure, path, *one) == 0
     text = path.read_text()
-    for method in METHODS[-2:] if figure == "classes" else METHODS:
+    shown = {"classes": METHODS[-2:], "contour": METHODS[:1]}.get(figure, METHODS)
+    for method in shown:
         # Text stays text, and no dollar begins a formula.
         assert method.replace("&", "&amp;") in text, method
 
@@ -44,6 +46,35 @@ def test_the_marks_are_where_the_scores_are(table: Table) -> None:
         for m in table.trained
     ]
     assert places == [pytest.approx(place, rel=1e-4) for place in expected]
+
+
+def test_a_contour_has_the_trials_on_the_scales_of_their_ranges(table: Table) -> None:
+    axes = draw("contour", Choice(table, ("ms",))).axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("margin", "loss_lr")
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
+    tried = table.search("ms")["trial_params"]
+    expected = list(zip(tried["margin"], tried["loss_lr"], strict=True))[1:]  # the first failed
+    trials, best = (points.get_offsets().tolist() for points in axes.collections[-2:])
+    assert trials == [list(point) for point in expected]
+    assert best == [list(expected[table.search("ms")["best_trial"] - 1])]
+
+
+def test_a_course_that_looked_at_the_test_says_so(tmp_path: Path) -> None:
+    plain = make_record()
+    looked = {**plain.identity["protocol"], "name": "classic-hpl", "select": "test"}
+    history = {"steps": [1, 2], "loss": [1.0, 0.5], "score": [0.1, 0.2]}
+    facts = [{**fold, "history": history} for fold in plain.folds]
+    for results, kind, protocol in (
+        ("a", "reproduction", plain.identity["protocol"]),
+        ("b", "test-selected", looked),
+    ):
+        table = put_scores(
+            tmp_path / results, "ms", [0.5], kind=kind, protocol=protocol, folds=facts
+        )
+        found = read_table(table)
+        assert found is not None
+        title = draw("training", Choice(found)).axes[0].get_ylabel()
+        assert title == ("test MAP@R, %" if kind == "test-selected" else "validation MAP@R, %")
 
 
 def test_validation_is_measured_in_the_metric_that_selects(tmp_path: Path) -> None:
@@ -82,6 +113,7 @@ def test_the_width_is_that_of_columns(table: Table) -> None:
         ("scores", "f.svg", ["--metric", "nmi"], "has no column nmi_concatenated"),
         ("scores", "f.svg", ["--embedding", "both"], "no embedding named 'both'"),
         ("classes", "f.svg", ["--method", "ms"], "takes two methods"),
+        ("contour", "f.svg", [], "a contour takes one method: --method"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(

@@ -267,7 +267,7 @@ const FIGURES = {
     });
     const stacked = narrow();
     return [traces, layout({ height: stacked ? 640 : 400, grid: { rows: stacked ? 2 : 1, columns: stacked ? 1 : 2, pattern: "independent", xgap: 0.14, ygap: 0.2 },
-      xaxis: titled("step"), yaxis: titled(`${table.validation}, %`), xaxis2: titled("step"), yaxis2: titled("training loss"), legend: { y: stacked ? -0.12 : 1 } })];
+      xaxis: titled("step"), yaxis: titled(`${table.course}, %`), xaxis2: titled("step"), yaxis2: titled("training loss"), legend: { y: stacked ? -0.12 : 1 } })];
   },
   classes(table, chosen) {
     const { names, queries, scores } = table.classes;
