@@ -422,6 +422,9 @@ class AlternatingProjections(Hook):
             centres = torch.zeros_like(loss.class_proxies())
         loss.set_proxies(farthest_points(pool, centres))
 
+    def stages_ended(self) -> int:
+        return self.instance
+
     def facts(self) -> dict[str, Any]:
         return {
             "instances": self.instance + 1,

@@ -81,6 +81,10 @@ class Hook:
     def on_validation_end(self, context: HookContext, score: float) -> None:
         """After each validation, with its score (larger is better)."""
 
+    def stages_ended(self) -> int:
+        """How many problems training has left behind, where a method poses one after the other."""
+        return 0
+
     def facts(self) -> dict[str, Any]:
         """What the record of a finished run should say of it, ready for JSON.
 

@@ -171,7 +171,8 @@ def torch_free(folder: Path) -> Iterator[str]:
     yield from (f"import {module}" for module in MODULES if within(module, "harness.results"))
     yield from ("import harness.metrics.names", "import losses.method", "import harness.config")
     report = [m for m in MODULES if within(m, "harness.report")]
-    yield from (f"import {module}" for module in report if module != "harness.report.galleries")
+    with_models = [f"harness.report.{name}" for name in ("galleries", "stage_maps", "moons")]
+    yield from (f"import {module}" for module in report if module not in with_models)
     main = "__import__('harness.cli').cli.main"
     yield f"{main}(['--help'])"
     where = f"'--results-dir', r'{folder}'"

@@ -16,6 +16,7 @@ from harness.cli.data import data
 from harness.cli.display import printable
 from harness.cli.embed import embed
 from harness.cli.eval import evaluate
+from harness.cli.geometry import geometry
 from harness.cli.leaderboard import leaderboard
 from harness.cli.list import list_
 from harness.cli.merge import merge
@@ -47,6 +48,7 @@ app.command()(retry)
 app.command("eval")(evaluate)
 app.command()(sweep)
 app.command()(cost)
+app.command()(geometry)
 app.command()(leaderboard)
 app.command()(compare)
 app.command()(verdict)

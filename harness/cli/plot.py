@@ -10,13 +10,16 @@ import typer
 from harness.cli.options import Protocol, ResultsDir, Trunk, check_output
 from harness.errors import HarnessError, unknown
 
+MOONS = "moons"
+
 
 def plot(
     figure: Annotated[
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="scores, differences, search, contour, training, selection, classes or cost.",
+            help="scores, differences, search, contour, training, selection, classes, cost, "
+            "or moons.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="FILE.svg, .pdf or .png.")],
@@ -32,7 +35,7 @@ def plot(
     serif: Annotated[bool, typer.Option("--serif", help="Letters with serifs.")] = False,
     results_dir: ResultsDir = None,
 ) -> None:
-    """Draw one figure of one table, in vectors, readable in grey.
+    """Draw one figure of one table, in vectors, readable in grey; moons is of no table.
 
     $ harness plot scores --dataset glyphs --output scores.pdf
 
@@ -44,9 +47,15 @@ def plot(
     from harness.results.compare import find_table
 
     # Before any record is read.
-    if figure not in FIGURES:
-        raise unknown("figure", figure, FIGURES)
+    if figure not in (*FIGURES, MOONS):
+        raise unknown("figure", figure, [*FIGURES, MOONS])
     check_output(output, *FORMATS)
+    if figure == MOONS:
+        from harness.report.moons import draw_moons
+
+        save(draw_moons(columns, serif), output)
+        print(f"{output}: two moons at three temperatures")
+        return
     if embedding not in EMBEDDINGS:
         raise unknown("embedding", embedding, EMBEDDINGS)
     folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)

@@ -56,8 +56,9 @@ def train(
 
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
+    from harness.evaluation.geometry import class_geometry
     from harness.evaluation.naive import validate_naive
-    from harness.training.trial import class_geometry, mean_score, train
+    from harness.training.trial import mean_score, train
 
     with progress(verbose=True) as listener:
         units, folds = train(config, count, listener, keep_weights=geometry)
@@ -74,6 +75,7 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
             score, size = validate_naive(experiment, fold.fold)
             print(f"    before training, PCA to {size}: {score:.4f}")
         if geometry:
-            for part, (radius, distance) in class_geometry(unit).items():
+            for part, values in class_geometry(unit).items():
+                radius, distance = values["covering_radius"], values["class_distance"]
                 print(f"    {part} classes: covering radius {radius:.4f}, distance {distance:.4f}")
     print(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -234,18 +235,19 @@ FIGURES: dict[str, Callable[[Axes, Choice], None]] = {
 }
 
 
-def draw(name: str, choice: Choice, columns: int = 1, serif: bool = False) -> Figure:
-    """A figure of the width of one or two columns."""
+@contextmanager
+def paper_figure(columns: int, serif: bool, height: float) -> Iterator[Figure]:
+    """An empty figure of the width of one or two columns, laid out when the block ends.
+
+    Args:
+        height: as a part of the width.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
     if columns not in WIDTHS:
         raise HarnessError(f"a figure is 1 or 2 columns wide, got {columns}")
     width = WIDTHS[columns]
-    rows = len(choice.methods) or len(choice.table.trained)
-    tall = {"scores": 0.6 + 0.2 * rows, "differences": width}.get(name, 0.7 * width)
     style: dict[Any, Any] = {
         "font.family": "serif" if serif else "sans-serif",
         "mathtext.fontset": "stix" if serif else "dejavusans",
@@ -254,9 +256,20 @@ def draw(name: str, choice: Choice, columns: int = 1, serif: bool = False) -> Fi
         "text.parse_math": False,  # a dollar in a name begins no formula
     }
     with mpl.rc_context(style):
-        figure = Figure(figsize=(width, tall), layout="constrained")
-        FIGURES[name](figure.add_subplot(), choice)
+        figure = Figure(figsize=(width, height * width), layout="constrained")
+        yield figure
         figure.draw_without_rendering()
+
+
+def draw(name: str, choice: Choice, columns: int = 1, serif: bool = False) -> Figure:
+    """A figure of one table."""
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    rows = len(choice.methods) or len(choice.table.trained)
+    tall = (0.6 + 0.2 * rows) / WIDTHS.get(columns, 1)
+    height = {"scores": tall, "differences": 1.0}.get(name, 0.7)
+    with paper_figure(columns, serif, height) as figure:
+        FIGURES[name](figure.add_subplot(), choice)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a table from models whose weights were kept: the only part that needs torch."""
+"""Pictures of a table from models whose weights were kept, for which the page needs torch."""
 
 from __future__ import annotations
 

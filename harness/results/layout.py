@@ -35,6 +35,9 @@ SWEEP_CSV, SWEEP_MARKDOWN, SWEEP_LATEX = "sweep.csv", "sweep.md", "sweep.tex"
 # What losses cost: a table for each protocol, data set and trunk; in runs, what was measured.
 COSTS = "costs"
 
+# How tight classes are, by stage of training: likewise.
+GEOMETRY = "geometry"
+
 # Of a search.
 CONFIG = "config.yaml"
 JOURNAL = "study.journal"
@@ -45,6 +48,7 @@ FOLD_RECORD = "record.json"
 WEIGHTS = "model.pt"
 LAST_WEIGHTS = "last.pt"
 PROXIES = "proxies.pt"  # and all other parameters of the loss
+STAGES = "stages"  # weights before training and at the best of each stage, if they were asked for
 CHECKPOINT = "checkpoint.pt"
 FAILURE = "failure.txt"
 RETRIED = "retried.txt"

@@ -8,7 +8,7 @@ those that the fold models had at the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from harness.experiment import Experiment
 from harness.results.records import FoldRecord
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit
+from harness.training.wrapped_hook import WrappedHook
 from losses.method import Hook
 
 SINGLE = "single"
@@ -59,28 +60,13 @@ def build_single_trainer(unit: Unit, device: torch.device, folds: Sequence[FoldR
     )
 
 
-class ToldScores(Hook):
+class ToldScores(WrappedHook):
     """A hook that is told the scores of other models, for its own has no validation classes."""
 
     def __init__(self, hook: Hook, score_of: Callable[[Any], float]) -> None:
-        self.hook = hook
+        super().__init__(hook)
         self.score_of = score_of
 
     def on_validation_end(self, context: Any, score: float) -> None:
         del score
-        self.hook.on_validation_end(context, self.score_of(context))
-
-    def on_train_begin(self, context: Any) -> None:
-        self.hook.on_train_begin(context)
-
-    def after_backward(self, context: Any) -> None:
-        self.hook.after_backward(context)
-
-    def facts(self) -> dict[str, Any]:
-        return self.hook.facts()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.hook.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.hook.load_state_dict(state)
+        super().on_validation_end(context, self.score_of(context))

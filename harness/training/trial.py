@@ -6,22 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from harness.config import RunConfig
 from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
-from harness.metrics.geometry import class_distance, covering_radius
 from harness.model.build import check_method
 from harness.results.records import FoldRecord
-from harness.system.device import choose_device, cpu_threads
+from harness.system.device import choose_device
 from harness.system.progress import Listener, Validated, ignore
-from harness.training.embed import embed_with
-from harness.training.fold import FoldReport, no_report, run_fold
+from harness.training.fold import BuildTrainer, FoldReport, no_report, run_fold
 from harness.training.trainer import Progress, TrainingFailed
-from harness.training.unit import Unit, evaluation_loader
+from harness.training.unit import Unit
 
 
 def units_of(
@@ -37,6 +34,7 @@ def run_trial(
     report: FoldReport = no_report,
     enough: Callable[[list[FoldRecord]], bool] = lambda folds: False,
     keep_weights: bool = False,
+    build_trainer: BuildTrainer = Unit.build_trainer,
 ) -> list[FoldRecord]:
     """Train every fold; finished ones are read back, not repeated.
 
@@ -45,7 +43,7 @@ def run_trial(
     """
     folds: list[FoldRecord] = []
     for unit in units:
-        folds.append(run_fold(unit, report, keep_weights))
+        folds.append(run_fold(unit, report, keep_weights, build_trainer=build_trainer))
         if enough(folds):
             break
     return folds
@@ -56,6 +54,7 @@ def train(
     count: int | None = None,
     listener: Listener = ignore,
     keep_weights: bool = False,
+    build_trainer: BuildTrainer = Unit.build_trainer,
 ) -> tuple[list[Unit], list[FoldRecord]]:
     """The published parameters of a config, with those it fixes, on its first folds or all."""
     experiment = build_experiment(config)
@@ -77,27 +76,13 @@ def train(
         )
 
     try:
-        return units, run_trial(units, validated, keep_weights=keep_weights)
+        records = run_trial(
+            units, validated, keep_weights=keep_weights, build_trainer=build_trainer
+        )
     except TrainingFailed as failure:
         raise HarnessError(f"training failed: {failure}") from None
+    return units, records
 
 
 def mean_score(folds: Sequence[FoldRecord]) -> float:
     return float(np.mean([fold.best_score for fold in folds]))
-
-
-def class_geometry(unit: Unit) -> dict[str, tuple[float, float]]:
-    """Covering radius and distance of training and of validation classes, by kept weights."""
-    experiment, trainval = unit.experiment, unit.trainval
-    device = choose_device(experiment.config.device)
-    loader = evaluation_loader(experiment, device)
-    found = {}
-    with cpu_threads(experiment.protocol.threads):
-        model, normalizer = unit.load_model(device), experiment.method.normalizer
-        parts = {"training": unit.classes.train, "validation": unit.classes.val}
-        for part, classes in parts.items():
-            indices = experiment.of_classes(trainval.indices, classes)
-            labels = torch.from_numpy(experiment.listing.labels[indices]).to(device)
-            embeddings = embed_with(model, trainval, indices, loader, normalizer)
-            found[part] = covering_radius(embeddings, labels), class_distance(embeddings, labels)
-    return found

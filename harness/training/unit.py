@@ -125,8 +125,12 @@ class Unit:
         Args:
             weights: file of other ones that were kept.
         """
+        return self.make_model(load(self.folder / weights, device), device)
+
+    def make_model(self, weights: Mapping[str, torch.Tensor], device: torch.device) -> Model:
+        """The unit's network with weights that were kept of it."""
         model = self._build_model(seed=0).to(device)
-        model.load_state_dict(load(self.folder / weights, device))
+        model.load_state_dict(weights)
         return model
 
     def _build_model(self, seed: int) -> Model:

@@ -7,12 +7,12 @@ import torch
 from conftest import unit_of
 
 from harness.config import RunConfig
+from harness.evaluation.geometry import class_geometry
 from harness.experiment import build_experiment
 from harness.metrics.geometry import class_distance, covering_radius
 from harness.results.layout import CHECKPOINT, PROXIES
 from harness.training.embed import embed_with
 from harness.training.fold import run_fold
-from harness.training.trial import class_geometry
 from harness.training.unit import Unit, evaluation_loader
 
 
@@ -65,5 +65,6 @@ def test_geometry_is_that_of_training_and_of_validation_classes(folder_config: R
     loader = evaluation_loader(experiment, device)
     embeddings = embed_with(unit.load_model(device), unit.trainval, indices, loader, "l2")
     labels = torch.from_numpy(experiment.listing.labels[indices])
-    expected = covering_radius(embeddings, labels), class_distance(embeddings, labels)
-    assert found["validation"] == expected and found["training"] != expected
+    assert found["validation"]["covering_radius"] == covering_radius(embeddings, labels)
+    assert found["validation"]["class_distance"] == class_distance(embeddings, labels)
+    assert found["training"] != found["validation"]

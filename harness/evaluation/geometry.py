@@ -1,0 +1,205 @@
+"""How tight classes are and how far apart, before training and stage by stage of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from harness.config import RunConfig
+from harness.data.sources import open_part
+from harness.errors import HarnessError
+from harness.evaluation.kept_models import Opened
+from harness.evaluation.scoring import TestEmbeddings, measure
+from harness.metrics.names import title_of
+from harness.model.network import NORMALIZERS, Model
+from harness.results.layout import GEOMETRY
+from harness.results.ledger import note_test_opening
+from harness.results.provenance import command_line, commit_of, versions_of
+from harness.results.rendering import markdown_table
+from harness.results.sweeps import key_of
+from harness.system.device import choose_device, cpu_threads
+from harness.system.files import write_text
+from harness.system.progress import Listener, ignore
+from harness.training.embed import embed_with
+from harness.training.stages import Stage, build_staged_trainer, read_stages
+from harness.training.trial import train
+from harness.training.unit import Unit, evaluation_loader
+
+MEASURED = ("map_at_r", "covering_radius", "class_distance")
+PARTS = ("training", "validation", "test")
+BEFORE = "before"
+
+
+@dataclass(frozen=True)
+class StageView:
+    """The images of some classes as a model sees them at one stage.
+
+    Attributes:
+        proxies: (classes, n, dim) of training classes, in the order of their labels, normalised as
+            the images are; of other classes, and of a loss that has none, there are none.
+        first: those that the stage began with.
+    """
+
+    name: str
+    seen: TestEmbeddings
+    values: dict[str, float]
+    proxies: Tensor | None = None
+    first: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StageTable:
+    """A row for each stage of each model, and its files.
+
+    Attributes:
+        views: of the first model, those of the part that was asked to be kept.
+    """
+
+    title: str
+    frame: pd.DataFrame
+    files: list[Path]
+    views: list[StageView] = field(default_factory=list)
+
+
+def see(model: Model, unit: Unit, part: str) -> TestEmbeddings:
+    """The images of a part of the classes; who looks at those of the test notes that before."""
+    experiment = unit.experiment
+    source = open_part(experiment, "test") if part == "test" else unit.trainval
+    indices = list(source.indices)
+    if part != "test":
+        classes = {"training": unit.classes.train, "validation": unit.classes.val}[part]
+        indices = experiment.of_classes(indices, classes)
+    device = choose_device(experiment.config.device)
+    loader = evaluation_loader(experiment, device)
+    seen = embed_with(model, source, indices, loader, experiment.method.normalizer)
+    queries = experiment.listing.queries if part == "test" else None
+    return TestEmbeddings(
+        embeddings={"concatenated": [seen]},
+        labels=experiment.listing.labels[indices],
+        queries=None if queries is None else queries[indices],
+        fingerprint=source.fingerprint,
+        missing_images=0,
+        indices=np.array(indices),
+    )
+
+
+def geometry_of(seen: TestEmbeddings) -> dict[str, float]:
+    return measure(seen, MEASURED)["concatenated"]
+
+
+def class_geometry(unit: Unit) -> dict[str, dict[str, float]]:
+    """That of training and of validation classes, by kept weights."""
+    device = choose_device(unit.experiment.config.device)
+    with cpu_threads(unit.experiment.protocol.threads):
+        model = unit.load_model(device)
+        return {part: geometry_of(see(model, unit, part)) for part in PARTS[:2]}
+
+
+def measure_stages(
+    config: RunConfig,
+    folds: int = 1,
+    test: bool = False,
+    keep: str = "",
+    listener: Listener = ignore,
+) -> StageTable:
+    """Train the published parameters and measure every stage of the models, each part apart.
+
+    Trained once more even where a search has trained the same, since that kept no stages; repeated,
+    the command trains nothing.
+
+    Args:
+        folds: so many of them.
+        test: measure the test classes, too, which the ledger notes of each model.
+        keep: part whose embeddings are wanted.
+    """
+    parts = PARTS if test else PARTS[:2]
+    if keep and keep not in parts:
+        advice = "it needs --test" if keep == "test" else f"there are {', '.join(PARTS)}"
+        raise HarnessError(f"no classes called '{keep}' are measured: {advice}")
+    config = config.updated({"runs_dir": str(Path(config.runs_dir) / GEOMETRY)})
+    units, records = train(config, folds, listener, build_trainer=build_staged_trainer)
+    rows: list[dict[str, Any]] = []
+    views: list[StageView] = []
+    for unit, record in zip(units, records, strict=True):
+        if test:
+            opened = Opened(unit.experiment, unit.trainval)
+            digest = opened.digest(unit.params)
+            note_test_opening(unit.experiment.results, opened.label, digest, unit.repetition)
+        made = {
+            "params": key_of(unit.params),
+            "commit": commit_of(record.provenance),
+            "versions": versions_of(record.provenance),
+            "command": command_line(),
+        }
+        for number, stage in enumerate(read_stages(unit)):
+            name = str(number) if number else BEFORE
+            seen = _see_all(unit, stage, parts)
+            values = {part: geometry_of(one) for part, one in seen.items()}
+            place = {"method": unit.experiment.method.name, "fold": unit.fold + 1, "stage": name}
+            flat = {f"{p}_{m}": values[p][m] for p in parts for m in MEASURED}
+            rows.append({**place, "step": stage.step, **flat, **made})
+            if keep and unit is units[0]:
+                pictured = _proxies(unit, stage) if keep == "training" else {}
+                views.append(StageView(name, seen[keep], values[keep], **pictured))
+    return _written(units[0], pd.DataFrame(rows), parts, views)
+
+
+def _see_all(unit: Unit, stage: Stage, parts: Sequence[str]) -> Mapping[str, TestEmbeddings]:
+    device = choose_device(unit.experiment.config.device)
+    with cpu_threads(unit.experiment.protocol.threads):
+        model = unit.make_model(stage.weights, device)
+        return {part: see(model, unit, part) for part in parts}
+
+
+def _proxies(unit: Unit, stage: Stage) -> dict[str, Tensor]:
+    """As the images of the training classes are shown."""
+    order = torch.tensor(unit.classes.train).argsort()
+    normalize = NORMALIZERS[unit.experiment.method.normalizer]
+    found = {"proxies": stage.proxies, "first": stage.first}
+    return {
+        name: normalize(given[order].flatten(0, 1)).view_as(given)
+        for name, given in found.items()
+        if given is not None
+    }
+
+
+def _written(
+    unit: Unit, frame: pd.DataFrame, parts: Sequence[str], views: list[StageView]
+) -> StageTable:
+    experiment = unit.experiment
+    of = [experiment.protocol.name, experiment.dataset_label, experiment.trunk_label]
+    title = (
+        f"{experiment.method.name}: classes by stage of training on {', '.join(of[1:])}, {of[0]}"
+    )
+    # With the test in its name: a later look at the others alone does not write over it.
+    name = "-".join([*of, experiment.method.name, *parts[2:]]).replace(":", "_")
+    place = Path(experiment.config.results_dir) / GEOMETRY / name
+    files = [place.with_name(f"{name}{ending}") for ending in (".csv", ".md")]
+    write_text(files[0], frame.to_csv(index=False))
+    lines = [f"# {title}", "", *markdown_table(shown(frame)), "", NOTE, ""]
+    write_text(files[1], "\n".join([*lines, f"Made by `{command_line()}`."]) + "\n")
+    return StageTable(title, frame, files, views)
+
+
+NOTE = (
+    "Of each stage the weights that were best in validation; a method without stages has one. "
+    "covering radius: of the samples of a class, smaller is tighter; class distance: between "
+    "samples of different classes."
+)
+
+
+def shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns that people read first, as text."""
+    text = frame[["fold", "stage", "step"]].astype(str)
+    for part in [part for part in PARTS if f"{part}_{MEASURED[0]}" in frame]:
+        for metric in MEASURED:
+            title = f"{part} {title_of(metric)}"
+            text[title] = [f"{value:.4f}" for value in frame[f"{part}_{metric}"]]
+    return text
