@@ -14,6 +14,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from harness import registry
+from harness.datasets.dataset import Dataset, Listing
 
 BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Groove_billed_Ani")
 CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Acura TL Type-S 2008")
@@ -185,3 +186,24 @@ def publish(monkeypatch: pytest.MonkeyPatch, name: str, **expected: int) -> None
     """Let a data set have published counts that fit its small copy."""
     dataset = replace(registry.load_dataset(name)[0], expected=expected)
     monkeypatch.setattr(registry, "load_dataset", lambda spec: (dataset, None))
+
+
+def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every data set has forty classes of two images, and no files."""
+    listing = Listing(
+        names=tuple(f"{i}.jpg" for i in range(80)),
+        labels=np.repeat(np.arange(40), 2),
+        class_names=tuple(map(str, range(40))),
+        read=lambda index: b"",
+        stamp=lambda index: "",
+        official_trainval=tuple(range(20)),
+        superclasses=np.arange(40) // 4,
+    )
+    monkeypatch.setattr(registry, "list_images", lambda dataset, path, root: listing)
+    load = registry.load_dataset
+
+    def load_without_counts(name: str) -> tuple[Dataset, Path | None]:
+        dataset, path = load(name)
+        return replace(dataset, expected={}), path
+
+    monkeypatch.setattr(registry, "load_dataset", load_without_counts)

@@ -21,11 +21,16 @@ def fixed_jobs(losses: Sequence[str], values: Mapping[str, Any]) -> list[tuple[J
 
     They do if a preset is named, or if the protocol leaves nothing to search by.
     """
-    if not ("preset" in values or _leaves_no_search(values)):
+    if not is_fixed(values):
         return []
     if not losses:
         raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
     return [_job(loss, values) for loss in losses]
+
+
+def is_fixed(values: Mapping[str, Any]) -> bool:
+    """Whether config values name parameters to be tested as they are."""
+    return "preset" in values or _leaves_no_search(values)
 
 
 def _leaves_no_search(values: Mapping[str, Any]) -> bool:
@@ -37,13 +42,18 @@ def _leaves_no_search(values: Mapping[str, Any]) -> bool:
     return protocol.folds == "none"
 
 
-def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
+def fixed_config(loss: str, values: Mapping[str, Any]) -> RunConfig:
+    """With the preset of its protocol, or the protocol of its preset, where one is not given."""
     config = RunConfig().updated({**values, "loss": loss})
     if "preset" not in values:
         config = config.updated({"preset": _preset_of_protocol(config)})
     if "protocol" not in values:
         config = config.updated({"protocol": _protocol_of_preset(config)})
-    experiment = build_experiment(config)
+    return config
+
+
+def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
+    experiment = build_experiment(fixed_config(loss, values))
     check_method(experiment)
     config = experiment.config  # with parameters of their types
     preset = "" if config.preset == RunConfig.preset else f"+preset={config.preset}"

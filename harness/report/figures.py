@@ -153,10 +153,10 @@ def contour(axes: Axes, choice: Choice) -> None:
     shades = axes.contourf(drawn["x"], drawn["y"], heights, levels=12, cmap="cividis")
     across, up = drawn["names"]
     trials = [i for i, score in enumerate(facts["scores"]) if score is not None]
-    at = [[facts["params"][name][i] for i in trials] for name in (across, up)]
-    axes.scatter(*at, s=8, facecolors="white", edgecolors="black", linewidths=0.5)
-    best = [facts["params"][name][facts["best"]] for name in (across, up)]
-    axes.scatter(*best, s=60, marker="*", facecolors="white", edgecolors="black", linewidths=0.5)
+    style = {"facecolors": "white", "edgecolors": "black", "linewidths": 0.5}
+    for places, size, marker in ((trials, 8, "o"), ([facts["best"]], 60, "*")):
+        x, y = ([facts["params"][name][i] for i in places] for name in (across, up))
+        axes.scatter(x, y, size, marker=marker, **style)
     for name, scale in ((across, axes.set_xscale), (up, axes.set_yscale)):
         scale("log" if facts["ranges"][name].get("log") else "linear")
     axes.set_xlabel(across)

@@ -65,8 +65,8 @@ def draw_moons(columns: int = 1, serif: bool = False) -> Figure:
             axes.contourf(across, up, shares, levels=levels, cmap="Greys", alpha=0.6)
             axes.contour(across, up, shares, levels=[0.5], colors="black", linewidths=1)
             for moon in (0, 1):
-                style = {"color": COLORS[moon], "marker": MARKERS[moon]}
-                axes.scatter(*points[labels == moon].T, s=2, **style)
+                x, y = points[labels == moon].T
+                axes.scatter(x, y, s=2, color=COLORS[moon], marker=MARKERS[moon])
             axes.set_title(f"T = {name}", size=7)
             axes.set_xticks([])
             axes.set_yticks([])

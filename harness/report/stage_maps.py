@@ -47,10 +47,12 @@ def _panel(axes: Axes, view: StageView, picked: Tensor | None) -> None:
     colors = [COLORS[i % len(COLORS)] for i in range(len(labels))]
     for i, points in enumerate(groups[:-2]):
         marker = MARKERS[(i + i // len(COLORS)) % len(MARKERS)]  # no colour twice with one mark
-        axes.scatter(*points.T, s=4, color=colors[i], marker=marker)
+        x, y = points.T
+        axes.scatter(x, y, s=4, color=colors[i], marker=marker)
     for marker, points in zip("so", groups[-2:], strict=True):
         edges = np.repeat(colors, len(points) // len(labels)).tolist()
-        axes.scatter(*points.T, s=16, facecolors="none", edgecolors=edges, marker=marker)
+        x, y = points.T
+        axes.scatter(x, y, s=16, facecolors="none", edgecolors=edges, marker=marker)
     numbers = "/".join(f"{view.values[metric]:.2f}" for metric in MEASURED)
     axes.set_title(f"{view.name}: {numbers}", size=7)
     axes.set_xticks([])

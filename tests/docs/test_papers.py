@@ -1,15 +1,34 @@
-"""docs/papers.md: every preset of a paper stands there with its protocols."""
+"""docs/papers.md: presets stand there with their protocols, and each command can be run."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from typing import Any
 
 import pytest
-from documents import ROOT
+import typer
+from dataset_files import without_files
+from documents import ROOT, commands_in
 
 from harness import registry
+from harness.cli import app
+from harness.cli.options import read_configs, read_values
+from harness.config import RunConfig
+from harness.evaluation.fixed import fixed_config, is_fixed
+from harness.evaluation.geometry import PARTS
+from harness.experiment import Experiment, build_experiment, check_validated
+from harness.metrics.names import is_metric, parse_metrics
+from harness.report.figures import FIGURES as PLOTS
+from harness.sweeping.axes import config_at, parse_axis, parse_variant
+from harness.sweeping.paper_sweeps import find_figure, sweep_of
+from harness.sweeping.run import Sweep
 
-PAGE = (ROOT / "docs" / "papers.md").read_text()
+DOCUMENT = ROOT / "docs" / "papers.md"
+PAGE = DOCUMENT.read_text()
+EXPERIMENTS = PAGE.partition("## Every experiment")[2]
+CLI: Any = typer.main.get_command(app)
+COMMANDS = [line for line in dict.fromkeys(commands_in(DOCUMENT)) if " " in line[8:]]
 OF_PAPERS = [
     (method.name, preset, method.preset(preset, "cub").under)
     for method in registry.items("loss").values()
@@ -59,3 +78,91 @@ def test_crops_and_lengths_are_those_of_the_protocols() -> None:
         assert (protocol.crop, protocol.resize, protocol.epochs) == (crop, resize, epochs)
         (line, *_) = re.findall(rf"^\| .*`{name}`.*$", PAGE, flags=re.MULTILINE)
         assert f"{resize} to {crop}" in line and str(epochs) in line
+
+
+def parsed(line: str) -> tuple[str, dict[str, Any]]:
+    """A command and what its flags say; FILE is what a user puts there."""
+    _, name, *words = shlex.split(line.replace(" --split FILE", ""))
+    return name, CLI.commands[name].make_context(name, words).params
+
+
+def experiments(line: str) -> list[Experiment]:
+    """All that a command would train or test, built as the command does it."""
+    name, flags = parsed(line)
+    if name not in ("search", "train", "eval", "sweep", "cost", "geometry"):
+        return []
+    values = read_values(None, flags["set_"], flags)
+    named = [*(flags["loss"] or []), *(flags["more"] or [])]
+    losses = [loss for loss in named if not is_metric(loss)]
+    if name == "sweep":
+        configs = points_of(flags, values, losses)
+    elif name == "eval" and is_fixed(values):
+        configs = [fixed_config(loss, values) for loss in losses]
+    else:
+        configs = read_configs(values, losses)
+    made = [build_experiment(config) for config in configs]
+    if name in ("search", "train", "cost", "geometry"):
+        for one in made:
+            check_validated(one)
+    return made
+
+
+def points_of(flags: dict[str, Any], values: Any, losses: list[str]) -> list[RunConfig]:
+    seeds, axes = flags["seeds"], [parse_axis(text) for text in flags["over"] or []]
+    if flags["figure"]:
+        figure = find_figure(flags["figure"])
+        asked = sweep_of(figure, values, axes, flags["quick"], flags["test"], seeds)
+    else:
+        variants = dict(parse_variant(text) for text in flags["variant"] or [])
+        asked = Sweep(losses, axes, values, variants, seeds=seeds)
+    return [
+        config_at(asked.config, {k: v for k, v in changes.items() if k != "loss"}).updated(
+            {"loss": changes["loss"]}
+        )
+        for _, changes in asked.points()
+    ]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_builds_its_experiments(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_files(monkeypatch)
+    name, flags = parsed(line)
+    made = experiments(line)
+    assert made or name in ("plot", "report", "list")
+    for one in made:
+        classes, params = one.split.folds[0].train, one.published_params
+        hierarchy = one.hierarchy_of(classes)
+        one.method.make_loss(len(classes), one.protocol.embedding_size, params, hierarchy)
+        one.method.make_hook(params)
+    parse_metrics(flags.get("metrics") or [])
+    assert flags.get("of", PARTS[0]) in PARTS
+    assert name != "plot" or flags["figure"] in (*PLOTS, "moons")
+
+
+def test_pictures_are_of_tables_that_another_command_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_files(monkeypatch)
+    tested = [
+        (one.protocol.name, one.dataset_label, one.method.name)
+        for line in COMMANDS
+        if line.startswith("harness eval ")
+        for one in experiments(line)
+    ]
+    tables = {f"{protocol}/{dataset}-" for protocol, dataset, _ in tested}
+    shown = 0
+    for name, flags in map(parsed, COMMANDS):
+        if name == "report":
+            assert all(any(part in table for table in tables) for part in flags["tables"])
+            shown += 1
+        elif name == "plot" and flags["figure"] in PLOTS:
+            assert f"{flags['protocol']}/{flags['dataset']}-" in tables
+            rows = [row for protocol, dataset, row in tested if protocol == flags["protocol"]]
+            assert set(flags["method"] or []) <= set(rows)
+            shown += 1
+    assert shown >= 4
+
+
+def test_every_experiment_has_a_command() -> None:
+    rows = [line for line in EXPERIMENTS.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if not row.startswith("| what |")]
+    assert len(rows) > 35
+    assert [row for row in rows if "`harness " not in row] == []

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from dataset_files import without_files
 
 from harness import registry
 from harness.config import RunConfig
-from harness.datasets.dataset import Dataset, Listing
 from harness.errors import HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.experiment import build_experiment
@@ -24,24 +21,7 @@ METHODS = list(registry.items("loss").values())
 
 @pytest.fixture(autouse=True)
 def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every data set has forty classes of two images, and no files."""
-    listing = Listing(
-        names=tuple(f"{i}.jpg" for i in range(80)),
-        labels=np.repeat(np.arange(40), 2),
-        class_names=tuple(map(str, range(40))),
-        read=lambda index: b"",
-        stamp=lambda index: "",
-        official_trainval=tuple(range(20)),
-        superclasses=np.arange(40) // 4,
-    )
-    monkeypatch.setattr(registry, "list_images", lambda dataset, path, root: listing)
-    load = registry.load_dataset
-
-    def load_without_counts(name: str) -> tuple[Dataset, Path | None]:
-        dataset, path = load(name)
-        return replace(dataset, expected={}), path
-
-    monkeypatch.setattr(registry, "load_dataset", load_without_counts)
+    without_files(monkeypatch)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
