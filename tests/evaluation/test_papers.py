@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,14 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation import test_selected
 from harness.evaluation.reproductions import evaluate
+from harness.experiment import build_experiment
 from harness.metrics import retrieval
 from harness.results import leaderboard, rendering
 from harness.results.compare import compare
-from harness.results.layout import LEDGER, RECORDS
+from harness.results.layout import CHECKPOINT, LEDGER, RECORDS
 from harness.results.records import TestRecord
 from harness.results.verdict import read_tables
+from harness.system.progress import Event, Validated
 from harness.training.replay import replayed
 from harness.training.trial import train, units_of
 from losses.ccp import AlternatingProjections
@@ -44,7 +45,7 @@ STEPS = "+max_steps=4+validate_every=2"
 
 def quick(protocol: str) -> str:
     """The same on folders of small pictures, over in no time."""
-    length = STEPS if protocol in ("classic-ccp", "ablation-ccp") else EPOCHS
+    length = STEPS if registry.load_protocol(protocol, "folder").epochs is None else EPOCHS
     extra = "+warmup_extra=false" if protocol == "two_stage" else ""
     patience = "+loss_lr=0.01" if protocol == "two_stage" else ""
     return f"{protocol}{SMALL}{length}{extra}{patience}"
@@ -200,53 +201,74 @@ class Stop(BaseException):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("protocol", [*CLASSIC, "two_stage"])
-def test_a_run_that_was_killed_goes_on_to_the_same_scores(
-    folder_config: RunConfig, tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+def on_glyphs(config: RunConfig, tmp_path: Path, protocol: str) -> dict[str, Any]:
+    """On few of its classes, two steps or two passes over their images."""
+    split = tmp_path / "few.yaml"
+    split.write_text("{train: [0-7], test: [100-103]}")
+    in_epochs = registry.load_protocol(protocol, "glyphs").epochs is not None
+    kept = ("workers", "device", "runs_dir", "results_dir")
+    length = "+epochs=2+warmup_epochs=0+warmup_extra=false+validate_epochs=none"
+    return {
+        **{name: getattr(config, name) for name in kept},
+        "protocol": protocol + (length if in_epochs else "+max_steps=2+validate_every=1"),
+        "split": str(split),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["glyphs", "folder"])
+@pytest.mark.parametrize("protocol", registry.names("protocol"))
+def test_every_protocol_trains_resumes_and_evaluates(
+    folder_config: RunConfig, tmp_path: Path, protocol: str, dataset: str
 ) -> None:
-    def scores(name: str, cut: bool) -> dict[str, Any]:
+    """A run that is killed at its first validation goes on from there, to the same scores."""
+
+    def scores(name: str, cut: bool) -> list[Any]:
+        heard: list[int] = []
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Validated):
+                heard.append(event.step)
+                if cut and len(heard) == 1:
+                    raise Stop
+
         where = {"runs_dir": str(tmp_path / name), "results_dir": str(tmp_path / f"{name}-r")}
         config = folder_config.updated(where)
-        values = values_of(config, protocol)
+        of_folder = values_of(config, protocol)
+        values = of_folder if dataset == "folder" else on_glyphs(config, tmp_path, protocol)
+        values |= {"reproductions": 1, "preset": "mlrc"}
         if cut:
-            with monkeypatch.context() as patch:
-                patch.setattr("harness.training.trainer.Trainer._end_epoch", _once_then_stop())
-                with pytest.raises(Stop):
-                    evaluate(["proxyanchor"], {**values, "preset": "mlrc"})
-        evaluate(["proxyanchor"], {**values, "preset": "mlrc"})
+            with pytest.raises(Stop):
+                evaluate(["proxyanchor"], values, listen)
+            assert list(Path(config.runs_dir).rglob(CHECKPOINT))
+        assert evaluate(["proxyanchor"], values, listen).problems == []
+        assert heard[1] > heard[0]  # nothing is trained twice
         (record,) = records_of(config)
-        return {**record.scores, "last": record.last}
+        assert record.identity["dataset"] == ("folder_pictures" if dataset == "folder" else dataset)
+        courses = [fold["history"] for fold in record.folds]
+        return [record.scores, record.last, courses]
 
     assert scores("cut", cut=True) == scores("whole", cut=False)
 
 
-def _once_then_stop() -> Callable[..., None]:
-    from harness.training.trainer import Trainer
-
-    plain, seen = Trainer._end_epoch, []
-
-    def end_epoch(self: Trainer, score: float | None) -> None:
-        if seen:
-            raise Stop
-        seen.append(score)
-        plain(self, score)
-
-    return end_epoch
-
-
-def test_a_classic_row_is_never_ranked_with_one_of_the_reality_check(tmp_path: Path) -> None:
+@pytest.mark.parametrize("newest", ["ms", "triplet"])
+def test_a_classic_row_is_never_ranked_with_one_of_the_reality_check(
+    tmp_path: Path, newest: str
+) -> None:
     """Not even if its record was made to lie among them, under their name."""
     plain = make_record("ms", score=0.5)
-    put(tmp_path, plain)
-    protocol = {**plain.identity["protocol"], "select": "test"}
-    before = {**plain.provenance, "time": "2025-12-31T00:00:00+00:00"}
-    forged = make_record(
-        "triplet", score=0.9, kind="test-selected", protocol=protocol, provenance=before
-    )
-    table = put(tmp_path, forged).parent.parent.parent
+    looked = {**plain.identity["protocol"], "select": "test"}
+    forged = make_record("triplet", score=0.9, kind="test-selected", protocol=looked)
+    for record in (plain, forged):
+        day = "02" if record.identity["method"] == newest else "01"
+        made = {**record.provenance, "time": f"2026-01-{day}T00:00:00+00:00"}
+        table = put(tmp_path, replace(record, provenance=made)).parents[2]
     board = leaderboard.build(table)
-    assert board.frame["method"].tolist() == ["ms"]
-    assert "select is test in it, best in the newest record" in board.problems[0]
+    (row,) = board.frame.to_dict("records")
+    assert row["method"] == ("ms" if newest == "ms" else "triplet (test-selected)")
+    assert pd.isna(row["rank"]) == (newest == "triplet")
+    one, other = ("test", "best") if newest == "ms" else ("best", "test")
+    assert f"select is {one} in it, {other} in the newest record" in board.problems[0]
 
 
 def test_test_selected_rows_are_neither_compared_nor_judged(tmp_path: Path) -> None:
@@ -305,24 +327,12 @@ def test_a_fixed_configuration_needs_a_loss(folder_config: RunConfig) -> None:
 
 
 @pytest.mark.parametrize("protocol", [*CLASSIC, *ONE_MODEL])
-def test_every_protocol_of_a_paper_runs_on_glyphs(
+def test_every_protocol_of_a_paper_has_the_network_of_glyphs_there(
     config: RunConfig, tmp_path: Path, protocol: str
 ) -> None:
-    """On few of its classes, one pass over their images."""
-    split = tmp_path / "few.yaml"
-    split.write_text("{train: [0-7], test: [100-103]}")
-    in_steps = protocol in ("classic-ccp", "ablation-ccp")
-    length = "+max_steps=2+validate_every=1" if in_steps else "+epochs=1"
-    kept = ("workers", "device", "runs_dir", "results_dir")
-    values = {
-        **{name: getattr(config, name) for name in kept},
-        **{"protocol": f"{protocol}{length}", "split": str(split), "preset": "mlrc"},
-    }
-    done = evaluate(["proxyanchor"], {**values, "reproductions": 1})
-    assert done.problems == []
-    (record,) = records_of(config)
-    assert record.identity["trunk"] == GLYPHS["trunk"]
-    assert f"+split=few@{record.identity['split'][:8]}" in str(record.identity["protocol"]["name"])
+    made = build_experiment(config.updated(on_glyphs(config, tmp_path, protocol)))
+    assert made.trunk_label == GLYPHS["trunk"]
+    assert f"+split=few@{made.split.digest[:8]}" in made.protocol.name
 
 
 def test_the_variant_of_in_shop_tests_the_last_weights_of_one_stage(
