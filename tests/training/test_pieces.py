@@ -62,6 +62,25 @@ def test_gradients_by_pieces_are_those_of_the_batch(loss: str, size: int, make: 
         assert torch.allclose(pieces[name], gradient, rtol=1e-3, atol=1e-4 * scale), name
 
 
+@pytest.mark.parametrize("loss", ["contrastive", "proxyanchor", "ccp", "drml-pa", "proxygml", "ms"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_in_double_precision_they_are_the_same_numbers(loss: str, size: int, make: Make) -> None:
+    """So that all that differs in float32 is rounding; batch norm is frozen."""
+
+    def exact(**values: Any) -> dict[str, Tensor]:
+        trainer = unit_of(make(loss=loss, **values)).build_trainer(CPU)
+        trainer.model.double()
+        trainer.loss.double()
+        return gradients(trainer)
+
+    whole, pieces = exact(), exact(micro_batch=size)
+    assert pieces.keys() == whole.keys()
+    assert all(g.abs().max() > 0 for name, g in whole.items() if name.startswith("model.trunk"))
+    for name, gradient in whole.items():
+        assert gradient.dtype == torch.float64
+        assert (pieces[name] - gradient).abs().max() <= 1e-12 * gradient.abs().max(), name
+
+
 def test_a_trunk_that_warms_up_gets_no_gradient_by_pieces(make: Make) -> None:
     values = {"loss": "proxyanchor", "micro_batch": 3, "protocol": f"{APART}+warmup_steps=2"}
     found = gradients(unit_of(make(**values)).build_trainer(CPU))
