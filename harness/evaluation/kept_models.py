@@ -169,7 +169,12 @@ def _fixed(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig, st
         if not label.startswith(name) or not path.with_name(FOLD_RECORD).exists():
             continue
         made = FoldRecord.read(path.with_name(FOLD_RECORD))
-        if (made.params, made.repetition) == (record.params, record.repetition):
+        identity = {**made.identity, "method": label}
+        if (identity, made.params, made.repetition) == (
+            record.identity,
+            record.params,
+            record.repetition,
+        ):
             config = RunConfig(storage="").updated({**load_config(path), **where})
             return config, label.removeprefix(name)
     raise HarnessError(_not_kept(f"models of {label}", table, values))

@@ -153,7 +153,7 @@ def contour(axes: Axes, choice: Choice) -> None:
     shades = axes.contourf(drawn["x"], drawn["y"], heights, levels=12, cmap="cividis")
     across, up = drawn["names"]
     trials = [i for i, score in enumerate(facts["scores"]) if score is not None]
-    style = {"facecolors": "white", "edgecolors": "black", "linewidths": 0.5}
+    style: dict[str, Any] = {"facecolors": "white", "edgecolors": "black", "linewidths": 0.5}
     for places, size, marker in ((trials, 8, "o"), ([facts["best"]], 60, "*")):
         x, y = ([facts["params"][name][i] for i in places] for name in (across, up))
         axes.scatter(x, y, size, marker=marker, **style)
