@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test fast faults lint format
+.PHONY: demo test fast faults fuzz lint format
 
 demo: $(INSTALLED)
 	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
@@ -20,6 +20,11 @@ fast: $(INSTALLED)
 faults: $(INSTALLED)
 	HARNESS_FAULTS=every HARNESS_KILL_ROUNDS=42 $(BIN)/python -m pytest -q -n auto --dist load \
 		tests/faults tests/end_to_end/test_kill.py
+
+# So many damaged files and command lines, other ones every time; `make test` has 2,500 fixed ones.
+N ?= 100000
+fuzz: $(INSTALLED)
+	HARNESS_FUZZ=$(N) $(BIN)/python -m pytest -q -n auto --dist load tests/fuzz
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ import yaml
 from msgspec import Meta
 
 from harness.errors import HarnessError, refusing, unknown
+from harness.plain_yaml import read_yaml
 from harness.redact import redact
 from harness.typed import convert
 
@@ -153,16 +154,19 @@ class RunConfig:
 def load_config(path: Path, what: str = "config") -> dict[str, Any]:
     """The values in a YAML file."""
     try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        text = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise HarnessError(f"cannot read {what} {path}: {reason}") from None
-    except yaml.YAMLError as error:
-        raise HarnessError(f"{path} is not valid YAML: {error}") from None
+    with refusing(f"{path} is not valid YAML"):
+        values = read_yaml(text)
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise HarnessError(f"{path} must hold `key: value` lines, got a {type(values).__name__}")
+    for key in values:
+        if not isinstance(key, str):  # as `on` and `no` are not to YAML 1.1
+            raise HarnessError(f"{path}: a key is text, got {key!r}; put it in quotes")
     return values
 
 
@@ -173,7 +177,8 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals:
             raise HarnessError(f"--set takes key=value, got '{text}'")
-        parsed = yaml.safe_load(value) if value else ""
+        with refusing(f"--set {text}"):
+            parsed = read_yaml(value) if value else ""
         if key.startswith("params."):
             values.setdefault("params", {})[key.removeprefix("params.")] = parsed
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -42,11 +42,23 @@ def refusing(what: str = "") -> Iterator[None]:
         raise HarnessError(f"{what}: {worded}" if what else worded) from None
 
 
-def unknown(category: str, name: str, known: Iterable[str], advice: str = "") -> HarnessError:
-    """The error for a name that is not there, with the nearest ones that are."""
+def unknown(
+    category: str,
+    name: str,
+    known: Iterable[str],
+    advice: str = "",
+    aliases: Mapping[str, str] | None = None,
+) -> HarnessError:
+    """The error for a name that is not there, with the nearest ones that are.
+
+    Args:
+        aliases: other names -> the known ones that they stand for.
+    """
     names = sorted(known)
     many = len(names) > MOST_SHOWN
-    near = get_close_matches(name, names, n=3 if many else 1, cutoff=0.5)
+    meant = {other.lower(): other for other in (*(aliases or {}), *names)}  # typed in any case
+    close = get_close_matches(name.lower(), meant, n=3 if many else 1, cutoff=0.5)
+    near = [meant[one] for one in close]
     suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     listed = f"{len(names)} of them" if many else ", ".join(names)
     lines = [f"no {category} named '{name}'.{suggestion}", f"  known: {listed}"]

@@ -94,10 +94,14 @@ def _exported(category: Category) -> Iterable[tuple[str, Any]]:
 
 
 def load_item(category: str, name: str) -> Any:
-    """The registered object of a name."""
+    """The registered object of a name, or of an alias of it."""
     known = items(category)
+    aliases = {
+        alias: item.name for item in known.values() for alias in getattr(item, "aliases", ())
+    }
+    name = aliases.get(name, name)
     if name not in known:
-        raise unknown(category, name, known, CATEGORIES[category].advice.format(name))
+        raise unknown(category, name, known, CATEGORIES[category].advice.format(name), aliases)
     return known[name]
 
 
@@ -105,8 +109,7 @@ def load_method(name: str) -> Method:
     """A method by name, alias or path of a Python file."""
     if name.endswith(".py"):
         return _method_of_file(Path(name))
-    aliases = {alias: item.name for item in items("loss").values() for alias in item.aliases}
-    return load_item("loss", aliases.get(name, name))
+    return load_item("loss", name)
 
 
 def full_name(method: str) -> str:

@@ -19,7 +19,7 @@ from protocols.splits import GIVEN, ClassSplit, Fold, check_enough, cut
 PARTS = ("train", "validation", "test")
 FEWEST = 2  # classes of a part: among images of one class every answer is right
 
-_RANGE = re.compile(r"(\d+)-(\d+)")
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 def read_split(path: Path, class_names: Sequence[str], folds: str) -> ClassSplit:
@@ -65,10 +65,11 @@ def _labels(path: Path, item: Any, labels: dict[str, int]) -> Sequence[int]:
     if isinstance(item, str) and item in labels:
         return [labels[item]]
     ends = _RANGE.fullmatch(str(item))
-    numbers = range(int(ends[1]), int(ends[2]) + 1) if ends else [item]
-    if isinstance(item, int) or (ends and len(numbers)):
-        if numbers[0] >= 0 and numbers[-1] < len(labels):
-            return numbers
+    first, last = (int(ends[1]), int(ends[2])) if ends else (item, item)
+    is_number = isinstance(item, int) and not isinstance(item, bool)
+    if is_number or (ends and first <= last):
+        if first >= 0 and last < len(labels):
+            return range(first, last + 1)
         raise HarnessError(
             f"{path}: there are {len(labels)} classes, from 0 to {len(labels) - 1}, got {item}"
         )

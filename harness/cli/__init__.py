@@ -5,15 +5,19 @@ Heavy modules are imported inside the commands: `harness --help` must not wait f
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.metadata import version as version_of
+from typing import Annotated
 
 import typer
 
+from harness.cli.bug import report_bug
 from harness.cli.compare import compare
 from harness.cli.cost import cost
 from harness.cli.dashboard import dashboard
 from harness.cli.data import data
-from harness.cli.display import printable
+from harness.cli.display import printable, write_on_any_terminal
 from harness.cli.embed import embed
 from harness.cli.eval import evaluate
 from harness.cli.geometry import geometry
@@ -30,16 +34,18 @@ from harness.cli.sweep import sweep
 from harness.cli.tables import tables
 from harness.cli.train import train
 from harness.cli.verdict import verdict
-from harness.errors import HarnessError
+from harness.errors import HarnessError, MachineError
 from harness.system.files import naming_disk_trouble
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
+BUG = 70  # "internal software error", as sysexits.h has it
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # else brackets in help texts vanish
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Is that metric learning loss really better? A fair search, then a test on new classes.",
 )
 app.command()(search)
@@ -64,22 +70,68 @@ app.command("list")(list_)
 app.add_typer(data, name="data")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"metric-harness {version_of('metric-harness')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Options of `harness` itself, before any command."""
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code: 2 for what the user can mend, 130 for Ctrl-C."""
+    """Run a command; returns the exit code.
+
+    2 for what the user can mend, 130 for Ctrl-C, 70 for a bug of ours, with a report to send.
+    """
+    write_on_any_terminal()
     try:
         with naming_disk_trouble():
             code = app(args=arguments, standalone_mode=False, prog_name="harness")
+            sys.stdout.flush()  # while a disk that is full can still be told of
     except HarnessError as error:
+        if isinstance(error.__cause__, BrokenPipeError):  # who read us, as `head`, has enough
+            _stop_writing()
+            return 0
         _complain(str(error))
         return 2
     except Exception as error:
-        if hasattr(error, "format_message"):  # a flag that click refused
-            _complain(f"{error.format_message()}\n  see: harness --help")
-            return 2
-        raise
+        _complain(_in_words(error))
+        return 2 if _is_refused_flag(error) or _trouble_in(error) else BUG
     if code == INTERRUPTED:
         print("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _in_words(error: Exception) -> str:
+    if _is_refused_flag(error):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "harness"
+        return f"{error.format_message()}\n  see: {command} --help"  # type: ignore[attr-defined]
+    trouble = _trouble_in(error)
+    return report_bug(error) if trouble is None else str(trouble)
+
+
+def _is_refused_flag(error: Exception) -> bool:
+    return hasattr(error, "format_message")  # click's
+
+
+def _trouble_in(error: Exception) -> MachineError | None:
+    """Of the machine, as memory that is short, which is nobody's bug."""
+    from harness.system.trouble import trouble_in  # and thus torch
+
+    return trouble_in(error)
+
+
+def _stop_writing() -> None:
+    """Let Python flush into nothing when it ends, not into a pipe that nobody reads."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:

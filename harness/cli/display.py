@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import math
+import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -42,6 +45,28 @@ def printable(text: str) -> str:
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+# What a terminal without these letters gets instead of a question mark.
+IN_ASCII = {"±": "+-", "×": "x", "–": "-", "…": "...", "’": "'", "→": "->"}
+IN_ASCII |= dict(zip("▁▂▃▄▅▆▇█", "_.:-=+*#", strict=True))
+
+
+def _spelt_out(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    letters = error.object[error.start : error.end]
+    escaped = (char.encode("ascii", "backslashreplace").decode() for char in letters)
+    return "".join(
+        IN_ASCII.get(char) or text for char, text in zip(letters, escaped, strict=True)
+    ), (error.end)
+
+
+def write_on_any_terminal() -> None:
+    """No text ends a command because a terminal, or UTF-8 itself, has no letters for it."""
+    codecs.register_error("spelt_out", _spelt_out)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="spelt_out")
 
 
 def _placed(event: Placed) -> str:

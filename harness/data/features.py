@@ -8,22 +8,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, NotRequired, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from harness.data.arrays import load_array
 from harness.data.batches import Blocks, Source
 from harness.data.image_cache import OnProgress, no_progress
 from harness.data.loading import Loader
 from harness.system.files import build_cache, check_room, read_json, write_json
+from harness.typed import convert
 
 BLOCK = 64  # images per step of the trunk
 CHECKED_BYTES = 2**28  # features up to so many are compared with their checksum when opened
 AHEAD = 64  # batches drawn together: 0.11 ms each instead of 0.25 with those of CUB
 
 Encode = Callable[[Tensor], Tensor]  # images for evaluation -> (n, width) features
+
+
+class _Meta(TypedDict):
+    """What meta.json says of the features.
+
+    Attributes:
+        crc32: of all their bytes; older ones have none.
+    """
+
+    fingerprint: str
+    crc32: NotRequired[int]
 
 
 @dataclass(frozen=True)
@@ -83,17 +96,16 @@ def open_features(
 
 def _read(folder: Path) -> Features:
     """The features in a folder; what does not fit together is damaged."""
-    meta = read_json(folder / "meta.json")
-    indices = np.load(folder / "indices.npy")
-    # As a plain array: indexing a memmap object costs more.
-    values = np.asarray(np.load(folder / "features.npy", mmap_mode="r"))
-    if values.ndim != 2 or values.dtype != np.float32 or indices.shape != values.shape[:1]:
+    meta = convert(read_json(folder / "meta.json"), _Meta, "meta.json")
+    indices = load_array(folder / "indices.npy", np.int64)
+    values = load_array(folder / "features.npy", np.float32)
+    if values.ndim != 2 or indices.shape != values.shape[:1]:
         raise ValueError("features.npy and indices.npy do not fit each other")
     if values.nbytes <= CHECKED_BYTES and meta.get("crc32", _checksum(indices, values)) != (
         _checksum(indices, values)
     ):
         raise ValueError("the checksum of features.npy is another")
-    return Features(str(meta["fingerprint"]), indices.tolist(), values)
+    return Features(meta["fingerprint"], indices.tolist(), values)
 
 
 def _checksum(indices: np.ndarray, values: np.ndarray) -> int:

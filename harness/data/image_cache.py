@@ -13,6 +13,7 @@ from typing import Protocol, TypedDict
 import numpy as np
 from PIL import Image
 
+from harness.data.arrays import load_array
 from harness.datasets.dataset import Listing, check_size
 from harness.errors import HarnessError, MachineError
 from harness.system.files import build_cache, check_room, read_json, write_json
@@ -185,7 +186,7 @@ def _read(folder: Path, listing: Listing, indices: Sequence[int], decoded: bool)
     """Open a folder of the cache; one whose files do not fit each other is damaged."""
     meta = convert(read_json(folder / "meta.json"), _Meta, "meta.json")
     readable = [i for i in indices if listing.names[i] not in meta["broken"]]
-    index = np.load(folder / "index.npy").reshape(-1, 3)
+    index = load_array(folder / "index.npy", np.int64).reshape(-1, 3)
     pixels = _mapped(folder / "pixels.u8")
     sizes = index[:, 1] * index[:, 2] * listing.channels
     ends = np.cumsum(sizes)

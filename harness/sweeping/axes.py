@@ -9,10 +9,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-import yaml
-
 from harness.config import RunConfig
-from harness.errors import HarnessError, unknown
+from harness.errors import HarnessError, refusing, unknown
+from harness.plain_yaml import read_yaml
 from protocols.protocol import with_change
 
 # Axis -> value.
@@ -31,7 +30,9 @@ NOT_AXES = (
 )
 CONFIG_AXES = [field.name for field in fields(RunConfig) if field.name not in NOT_AXES]
 
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+MOST_IN_RANGE = 30_000
+
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,18 @@ def make_axis(key: str, values: Sequence[Any]) -> Axis:
 def _parse_values(text: str) -> list[Any]:
     between = _RANGE.fullmatch(text)
     if between is None:
-        return [yaml.safe_load(text) if text else ""]
+        return [_parse_value(text) if text else ""]
     first, last = int(between[1]), int(between[2])
     if first > last:
         raise HarnessError(f"a range goes up, got {text}")
+    if last - first >= MOST_IN_RANGE:
+        raise HarnessError(f"a range has at most {MOST_IN_RANGE:,} values, got {text}")
     return list(range(first, last + 1))
+
+
+def _parse_value(text: str) -> Any:
+    with refusing(f"'{text}' is no value"):
+        return read_yaml(text)
 
 
 def parse_variant(text: str) -> tuple[str, Values]:
@@ -97,7 +105,7 @@ def parse_variant(text: str) -> tuple[str, Values]:
                 f"--variant takes NAME:KEY=VALUE;KEY=VALUE, got '{text}'\n"
                 "  as in --variant full --variant 'no norm:protocol.norm=none'"
             )
-        values[key.strip()] = yaml.safe_load(value)
+        values[key.strip()] = _parse_value(value)
     return name.strip(), values
 
 

@@ -180,7 +180,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
+    """The value in a file; ValueError for one that holds none."""
+    try:
+        return json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None
 
 
 def append_lines(path: Path, values: Iterable[Any]) -> None:

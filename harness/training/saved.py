@@ -6,6 +6,7 @@ tensors and arrays are.
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import warnings
@@ -55,15 +56,16 @@ def load(path: Path, device: torch.device) -> Any:
         with torch.serialization.safe_globals(list(ARRAYS)), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.load(path, map_location=device, weights_only=True)
-    except (zipfile.BadZipFile, EOFError, RuntimeError, KeyError, AttributeError) as error:
-        if trouble_in(error) is not None and not isinstance(error, EOFError):
-            raise
-        raise ValueError(f"not a whole file of torch: {_first_line(error)}") from None
     except UnpicklingError as error:
         # Not in torch's words, which advise to run whatever the file holds.
         refused = re.search(r"(?:GLOBAL|<class '|but got )\s*'?([\w.]+)", str(error))
         what = f", as {refused[1]}" if refused else ""
         raise ValueError(f"it holds more than tensors and plain values{what}") from None
+    except Exception as error:  # whatever a damaged file makes zipfile and torch stumble over
+        cut_short = isinstance(error, EOFError) or getattr(error, "errno", 0) == errno.EINVAL
+        if trouble_in(error) is not None and not cut_short:
+            raise
+        raise ValueError(f"not a whole file of torch: {_first_line(error)}") from None
 
 
 def _check_plain(value: Any, place: str) -> None:

@@ -26,6 +26,7 @@ from harness.training.optimizer import Schedule, build_optimizer
 from harness.training.pieces import backward_by_pieces
 from harness.training.plan import plan_of
 from harness.training.saved import load, save
+from harness.typed import convert
 from losses._tools.checks import values_are_checked
 from losses.method import Hook, Method
 from protocols.protocol import EvaluationProtocol
@@ -325,7 +326,9 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state.get("schedule", {}))  # older ones have none
         self.hook.load_state_dict(state["hook"])
-        self.progress = Progress(**{**state["progress"], "max_steps": self.plan.last})
+        self.progress = convert(
+            {**state["progress"], "max_steps": self.plan.last}, Progress, "progress"
+        )
         self.best_weights = {name: value.cpu() for name, value in state["best_weights"].items()}
         proxies = state.get("best_proxies", {})  # older ones have none
         self.best_proxies = {name: value.cpu() for name, value in proxies.items()}
