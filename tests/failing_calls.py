@@ -147,3 +147,41 @@ def failing_statements(number: int = -1, for_good: bool = False) -> Iterator[Fau
         yield faults
     finally:
         sqlalchemy.event.remove(Engine, "before_cursor_execute", stated)
+
+
+@contextmanager
+def read_only(monkeypatch: pytest.MonkeyPatch, root: Path) -> Iterator[None]:
+    """Within the block nothing under a folder can be made or changed, not even a lock."""
+
+    def refuse(path: Any) -> None:
+        if os.path.abspath(os.fsdecode(path)).startswith(str(root)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fsdecode(path))
+
+    real_open, real_io = os.open, io.open
+
+    def opened(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            refuse(path)
+        return real_open(path, flags, *more, **options)
+
+    def opening(file: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
+        if isinstance(file, str | bytes | os.PathLike) and any(sign in mode for sign in "wax+"):
+            refuse(file)
+        return real_io(file, mode, *more, **options)
+
+    def of_path(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(path: Any, *more: Any, **options: Any) -> Any:
+            refuse(path)
+            return real(path, *more, **options)
+
+        patched.setattr(os, name, call)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "open", opening)
+        patched.setattr(io, "open", opening)
+        patched.setattr(os, "open", opened)
+        for name in ("replace", "rename", "mkdir", "truncate", "unlink"):
+            of_path(name)
+        yield

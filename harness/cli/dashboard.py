@@ -53,7 +53,7 @@ def dashboard(
     if len(places) > 1:
         listed = "".join(f"\n  {one.folder}" for one in places.values())
         raise HarnessError(f"which of these? Name one:{listed}")
-    opened = found[0].storage()
+    opened = found[0].storage(reads_only=not write)
     server = _listening(host, port)
     server.set_app(Guard(wsgi(opened.optuna), host, server.server_port, write))
     changes = "changes are allowed" if write else "read-only"

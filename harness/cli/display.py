@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -66,7 +67,8 @@ def write_on_any_terminal() -> None:
     codecs.register_error("spelt_out", _spelt_out)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="spelt_out")
+            with suppress(OSError, ValueError):  # closed, or put in the place of another one
+                stream.reconfigure(errors="spelt_out")
 
 
 def _placed(event: Placed) -> str:

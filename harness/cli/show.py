@@ -46,16 +46,22 @@ def show(
     values = read_values(None, None, locals())
     from harness.searching.summary import summarize
 
-    found = asked_for(studies, loss, values)
+    problems: list[str] = []
+    found = asked_for(studies, loss, values, problems)
     for one in found:
-        with one.study() as study:
-            print(f"{one.folder}")
-            try:
-                print_summary(summarize(study))
-            except HarnessError as error:  # the others may have more to show
-                print(f"  {error}")
+        try:  # the others may have more to show
+            with one.study() as study:
+                print(f"{one.folder}")
+                try:
+                    print_summary(summarize(study))
+                except HarnessError as error:  # as long as no trial is complete
+                    print(f"  {error}")
+        except HarnessError as error:
+            problems.append(f"{one.folder}: {error}")
     for table in sorted({one.table for one in found}):
         _print_selection(Path(results_dir or "results") / table)
+    if problems:
+        raise HarnessError("\n  ".join(["not everything could be shown:", *problems]))
 
 
 def _print_selection(table: Path) -> None:
@@ -72,14 +78,21 @@ def _print_selection(table: Path) -> None:
 
 
 def asked_for(
-    studies: list[str] | None, loss: list[str] | None, values: Mapping[str, Any]
+    studies: list[str] | None,
+    loss: list[str] | None,
+    values: Mapping[str, Any],
+    problems: list[str] | None = None,
 ) -> list[FoundSearch]:
-    """The searches that a command names, all if it names none; that there are none is an error."""
+    """The searches that a command names, all if it names none; that there are none is an error.
+
+    Args:
+        problems: gets what is wrong with a search, which is then left out.
+    """
     from harness.searching.found import find_searches
 
     wanted = [*(loss or []), *(studies or [])]
-    found = list(find_searches(wanted, values))
-    if not found:
+    found = list(find_searches(wanted, values, problems))
+    if not found and not problems:
         names = " ".join(wanted) or "NAME"
         raise HarnessError(
             f"no such search here; start it with harness search --loss {names}, or give --runs-dir"

@@ -13,7 +13,8 @@ import optuna
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.results.layout import CONFIG, JOURNAL, find_configs
-from harness.searching.storage import Storage, open_storage
+from harness.searching.shared import Storage
+from harness.searching.storage import open_storage
 
 # Config keys that pick among the searches; all others say how to run.
 FILTERS = ("loss", "dataset", "protocol", "trunk", "space")
@@ -36,19 +37,29 @@ class FoundSearch:
         """Of its results: protocol / data set - trunk."""
         return Path(*self.folder.parts[-3:-1])
 
-    def storage(self) -> Storage:
-        return open_storage(self.config.storage, self.folder, self.name, self.config.heartbeat)
+    def storage(self, reads_only: bool = False) -> Storage:
+        config = self.config
+        return open_storage(config.storage, self.folder, self.name, config.heartbeat, reads_only)
 
     @contextmanager
-    def study(self) -> Iterator[optuna.Study]:
-        """To be read within the block: a database may go away while it is read."""
+    def study(self, storage: Storage | None = None) -> Iterator[optuna.Study]:
+        """To be read within the block: a database may go away while it is read.
+
+        Args:
+            storage: to write to, too.
+        """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        storage = self.storage()
+        storage = storage or self.storage(reads_only=True)
         with storage.naming_trouble():
             try:
                 found = optuna.load_study(storage=storage.optuna, study_name=self.name)
             except KeyError:
                 raise HarnessError(f"there is no study {self.name} in {storage.place}") from None
+            if "identity" not in found.user_attrs:
+                raise HarnessError(
+                    f"the study {self.name} in {storage.place} does not say what it measures: it is "
+                    "damaged, or not of harness search"
+                )
             yield found
 
 

@@ -22,7 +22,7 @@ from harness.results.layout import CONFIG
 from harness.results.records import FoldRecord
 from harness.searching.pruning import expected_score, is_hopeless
 from harness.searching.samplers import check_first
-from harness.searching.storage import Storage
+from harness.searching.shared import Storage
 from harness.searching.study import Claim, Study, sampler_of, storage_of
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable, write_text

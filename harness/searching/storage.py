@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import socket
 import threading
 import time
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from optuna.exceptions import StorageInternalError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import RDBStorage
 from sqlalchemy import exc
 
 from harness.errors import HarnessError
 from harness.redact import lacks_password, redact, without_secrets
-from harness.results.layout import JOURNAL
-from harness.system.files import append_whole, make_folder, size_of_lines
+from harness.searching.journal import Journal
+from harness.searching.shared import Result, Storage, worker_name
 
 URL_VARIABLE = "HARNESS_STORAGE"
 
@@ -35,50 +30,20 @@ CONNECT_SECONDS = 10  # then a database counts as unreachable
 PATIENCE = (1, 5, 30, 60, 120, 300)  # seconds between attempts when one that worked goes away
 GRACE = 4  # heartbeats that a worker may miss before it counts as dead
 
-Result = TypeVar("Result")
 
-
-class Storage(ABC):
-    """What the workers of a study share.
-
-    Attributes:
-        optuna: keeps the trials.
-        place: name for people.
-    """
-
-    optuna: BaseStorage
-    place: str
-
-    @abstractmethod
-    def exclusive(self) -> AbstractContextManager[None]:
-        """One worker of the study at a time, on whatever machine; ends when its holder dies."""
-
-    @abstractmethod
-    def joined(self) -> AbstractContextManager[str]:
-        """Be a worker: a name, alive until the block or the process ends."""
-
-    @abstractmethod
-    def alive(self, worker: str) -> bool:
-        """Whether the worker of that name still works."""
-
-    def insist(self, action: Callable[[], Result]) -> Result:
-        """Do something that may be done twice, however often it takes."""
-        return action()
-
-    @contextmanager
-    def naming_trouble(self) -> Iterator[None]:
-        """Say in words what became of the storage, for who does not wait until it is back."""
-        yield
-
-
-def open_storage(url: str, folder: Path, study: str, heartbeat: int) -> Storage:
+def open_storage(
+    url: str, folder: Path, study: str, heartbeat: int, reads_only: bool = False
+) -> Storage:
     """The storage at a URL, or the journal of a folder if there is none.
 
     Args:
         study: name of the study that the workers share.
         heartbeat: seconds between two signs of life where machines are many.
+        reads_only: a journal is left as it is, though its folder may be closed to us.
     """
-    return Database(_with_password(url), study, heartbeat) if url else Journal(folder)
+    if url:
+        return Database(_with_password(url), study, heartbeat)
+    return Journal(folder, reads_only)
 
 
 def _with_password(url: str) -> str:
@@ -92,78 +57,6 @@ def _with_password(url: str) -> str:
             f"{URL_VARIABLE}"
         )
     return given
-
-
-class Journal(Storage):
-    """A file in the run directory. Whoever holds a lock file is alive: the system lets go of it."""
-
-    def __init__(self, folder: Path) -> None:
-        make_folder(folder)
-        self.folder = folder
-        self.place = str(folder)
-        self.optuna = _open_journal(folder / JOURNAL)
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with FileLock(self.folder / "claim.lock"):
-            yield
-
-    @contextmanager
-    def joined(self) -> Iterator[str]:
-        name = _worker_name()
-        path = self._lock_file(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path):
-            yield name
-        path.unlink(missing_ok=True)
-
-    def alive(self, worker: str) -> bool:
-        try:
-            with FileLock(self._lock_file(worker), timeout=0):
-                return False
-        except Timeout:
-            return True
-
-    def _lock_file(self, worker: str) -> Path:
-        return self.folder / "workers" / f"{worker}.lock"
-
-
-class _JournalLock:
-    """A lock that the system releases when its holder dies; Optuna's own outlives it."""
-
-    def __init__(self, path: Path) -> None:
-        self._lock = FileLock(path)
-
-    def acquire(self) -> bool:
-        self._lock.acquire()
-        return True
-
-    def release(self) -> None:
-        self._lock.release()
-
-
-class _JournalFile(JournalFileBackend):
-    """A journal in which an entry that could not be written leaves nothing behind."""
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        self._lock.acquire()
-        try:
-            append_whole(Path(self._file_path), lines.encode())
-        finally:
-            self._lock.release()
-
-
-def _open_journal(path: Path) -> JournalStorage:
-    """The journal, without the unfinished line that a power cut can leave at its end."""
-    lock = _JournalLock(path.with_suffix(".lock"))
-    lock.acquire()
-    try:
-        if path.exists() and (whole := size_of_lines(path)) < path.stat().st_size:
-            os.truncate(path, whole)
-    finally:
-        lock.release()
-    return JournalStorage(_JournalFile(str(path), lock_obj=lock))  # type: ignore[arg-type]
 
 
 _tables = sqlalchemy.MetaData()
@@ -267,7 +160,7 @@ class Database(Storage):
 
     @contextmanager
     def joined(self) -> Iterator[str]:
-        name = _worker_name()
+        name = worker_name()
         stopped = threading.Event()
         ours = _workers.c.name == name
         row = _workers.insert().values(name=name, seen=sqlalchemy.func.now())
@@ -331,7 +224,3 @@ def _engine_options(url: sqlalchemy.URL) -> dict[str, Any]:
     known = url.get_backend_name() in ("sqlite", "postgresql", "mysql", "mariadb")
     given = {wait: CONNECT_SECONDS} if known and wait not in url.query else {}
     return {"pool_pre_ping": True, "connect_args": given}
-
-
-def _worker_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,19 @@ from optuna.trial import FrozenTrial, TrialState
 from harness.errors import HarnessError
 from harness.experiment import Experiment
 from harness.results.records import Identity
+from harness.searching.rebuild import finished_trials
 from harness.searching.samplers import check_sampler, planned, propose, spell_space
-from harness.searching.storage import Storage, open_storage
-from harness.searching.summary import best_of, has_failed, index_of, is_flat, latest, spent
+from harness.searching.shared import Storage
+from harness.searching.storage import open_storage
+from harness.searching.summary import (
+    best_of,
+    has_failed,
+    index_of,
+    is_flat,
+    latest,
+    spent,
+    trials_of,
+)
 from harness.system.device import cpu_threads
 from harness.system.seeds import derive_seed
 from losses.method import Space
@@ -72,6 +83,8 @@ class Study:
         )
         self.storage = storage or storage_of(experiment)
         self.optuna = self.storage.insist(self._opened)
+        if self.storage.lost:
+            self._rebuild()
 
     def wanted(self, trials: Sequence[FrozenTrial] | None = None) -> int:
         """Trials to end up with, as far as is known by now, or by these trials."""
@@ -141,6 +154,25 @@ class Study:
             number = self.storage.optuna.create_new_trial(self._id, template_trial=taking)
             return Claim(number, index, self.params_of(params))
 
+    def _rebuild(self) -> None:
+        """Put back the trials that a damaged journal lost and whose folds are all finished."""
+        with self.storage.exclusive():
+            trials = self._trials()
+            known = [trial.params for trial in trials]
+            taken = {index_of(trial) for trial in trials}
+            found = finished_trials(self.experiment, self.fingerprint)
+            lost = [facts for facts in found if facts.params not in known]
+            places = [self.plan.index(f.params) if f.params in self.plan else None for f in lost]
+            free = (i for i in itertools.count() if i not in {*taken, *places})
+            for facts, place in zip(lost, places, strict=True):
+                index = next(free) if place is None or place in taken else place
+                self.optuna.add_trial(facts.as_trial(self.experiment.space, index))
+        if lost:
+            logger.warning(
+                "%s had lost trials: %d were rebuilt from their finished folds",
+                *(self.storage.place, len(lost)),
+            )
+
     def finish(
         self, claim: Claim, state: TrialState, score: float | None = None, **facts: Any
     ) -> None:
@@ -188,7 +220,7 @@ class Study:
 
     def _trials(self) -> list[FrozenTrial]:
         """Within a claim: who lost the connection has lost the claim with it."""
-        return self.optuna.get_trials(deepcopy=False)
+        return trials_of(self.optuna)
 
     def _opened(self) -> optuna.Study:
         with self.storage.exclusive():
@@ -214,7 +246,7 @@ class Study:
             return
         elsewhere = "--storage" if self.experiment.config.storage else "--runs-dir"
         check_measures(opened, self._measured(), self.storage.place, elsewhere)
-        lines = _differences({name: theirs[name] for name in searched}, searched)
+        lines = _differences({name: theirs.get(name) for name in searched}, searched)
         if lines:
             raise HarnessError(
                 f"the study in {self.storage.place} was searched in another space, "
@@ -271,7 +303,7 @@ def retry_failed(study: optuna.Study, storage: Storage) -> list[str]:
 
     def retry() -> list[str]:
         with storage.exclusive():
-            failed = list(filter(has_failed, latest(study.get_trials(deepcopy=False))))
+            failed = list(filter(has_failed, latest(trials_of(study))))
             for trial in failed:
                 # A trial that has ended cannot be changed, so that another one takes its place.
                 study.add_trial(
@@ -314,8 +346,13 @@ def check_measures(
 
 def stored_space(study: optuna.Study) -> Space:
     """What its trials were searched in, whatever the method's space is today."""
-    stored = study.user_attrs["identity"]["space"]
-    return {name: json_to_distribution(json.dumps(value)) for name, value in stored.items()}
+    try:
+        stored = study.user_attrs["identity"]["space"]
+        return {name: json_to_distribution(json.dumps(value)) for name, value in stored.items()}
+    except (ValueError, KeyError, TypeError):
+        raise HarnessError(
+            f"study {study.study_name} does not say in what it was searched"
+        ) from None
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], at: str = "") -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
+from harness.metrics.names import METRICS
 from harness.results.fairness import not_flat, standard_error
 from harness.searching.samplers import on_bound
 
@@ -71,6 +73,28 @@ class SearchSummary:
 def index_of(trial: FrozenTrial) -> int:
     """Place of a trial in the search; a trial that is run again keeps it. -1 if it has none."""
     return trial.user_attrs.get("index", -1)
+
+
+def trials_of(study: optuna.Study) -> list[FrozenTrial]:
+    """All trials but those that ended without their scores, which a damaged journal may have.
+
+    Such a trial is as if it had never been, and is run again.
+    """
+    trials = study.get_trials(deepcopy=False)
+    lengths = Counter(len(t.user_attrs.get("folds", ())) for t in trials if _is_complete(t))
+    usual = lengths.most_common(1)[0][0] if lengths else 0
+    return [trial for trial in trials if not _lacks_scores(trial, usual)]
+
+
+def _is_complete(trial: FrozenTrial) -> bool:
+    return trial.state == TrialState.COMPLETE
+
+
+def _lacks_scores(trial: FrozenTrial, folds: int) -> bool:
+    if trial.state == TrialState.PRUNED:
+        return not trial.values
+    scores = trial.user_attrs.get("folds", ())
+    return _is_complete(trial) and (not trial.values or not scores or len(scores) != folds)
 
 
 def latest(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
@@ -143,7 +167,7 @@ def summarize(study: optuna.Study, importance: bool = True, select: str = "mean"
         select: a key of SELECTIONS.
     """
     identity = study.user_attrs["identity"]
-    trials = spent(study.get_trials(deepcopy=False))
+    trials = spent(trials_of(study))
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     failed = [trial for trial in trials if trial.state == TrialState.FAIL]
     reasons = tuple(trial.user_attrs["reason"] for trial in failed)
@@ -154,7 +178,7 @@ def summarize(study: optuna.Study, importance: bool = True, select: str = "mean"
     ends = {name: on_bound(best.params[name], dist) for name, dist in best.distributions.items()}
     return SearchSummary(
         method=identity["method"],
-        metric=identity["protocol"]["metric"],
+        metric=str(identity["protocol"].get("metric", METRICS[0])),
         trials=len(trials),
         failed=len(failed),
         pruned=len(trials) - len(complete) - len(failed),

@@ -30,7 +30,10 @@ from harness.redact import redact
 from harness.results.provenance import provenance
 from harness.searching import storage
 from harness.searching.loop import search
-from harness.searching.storage import Database, Journal, Storage, open_storage
+from harness.results.layout import JOURNAL
+from harness.searching.journal import Journal
+from harness.searching.shared import Storage
+from harness.searching.storage import Database, open_storage
 from harness.searching.summary import index_of
 
 
@@ -208,7 +211,7 @@ def test_a_study_in_a_database_is_found_by_eval(folder_config: RunConfig, postgr
     search([wanted])
     saved = load_config(build_experiment(wanted).runs / "config.yaml")
     assert saved["storage"] == postgres
-    assert not (build_experiment(wanted).runs / storage.JOURNAL).exists()
+    assert not (build_experiment(wanted).runs / JOURNAL).exists()
     values = {"runs_dir": config.runs_dir, "results_dir": config.results_dir, "workers": 1}
     done = evaluate([], {**values, "reproductions": 1})
     assert len(done.tables) == 1 and not done.problems
