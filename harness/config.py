@@ -23,6 +23,9 @@ def _default_cache() -> str:
 
 Count = Annotated[int, Meta(ge=0)]
 
+# Settings that are, or may be, files and folders: ~ is the home of the user.
+PATHS = ("loss", "split", "weights", "data_root", "runs_dir", "results_dir", "cache_dir")
+
 
 class Settings(TypedDict, total=False):
     """The fields of RunConfig but the loss, for functions that take them by name."""
@@ -134,6 +137,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         with refusing():
             convert(vars(self), _Fields, "config")
+        for name in PATHS:
+            object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
 
     def updated(self, values: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed; unknown names and wrong types are refused."""

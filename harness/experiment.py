@@ -78,7 +78,7 @@ class Benchmark:
 
     @property
     def cache(self) -> Path:
-        return Path(self.config.cache_dir).expanduser() / self.dataset_label
+        return Path(self.config.cache_dir) / self.dataset_label
 
     @property
     def pretrained(self) -> bool:

@@ -11,9 +11,13 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import pkgutil
+import reprlib
 import sys
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -22,12 +26,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, refusing, unknown
-from losses.method import LOSS_LR, Method, Preset, Space, type_of
+from losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
 from protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
 
 if TYPE_CHECKING:
     from harness.datasets.dataset import Dataset, Listing
     from harness.trunks.trunk import Trunk
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,14 @@ def _exported(category: Category) -> Iterable[tuple[str, Any]]:
             for item in getattr(importlib.import_module(name), category.export, ()):
                 yield name, item
     for point in entry_points(group=category.group):
-        for item in getattr(point.load(), category.export):
-            yield point.value, item
+        try:
+            with _naming(f"plug-in {point.name} ({point.value}) cannot be used"):
+                found = [(point.value, item) for item in getattr(point.load(), category.export)]
+                assert all(item.name for _, item in found)
+        except HarnessError as error:  # the others may be what is asked for
+            logger.warning("%s", error)
+        else:
+            yield from found
 
 
 def load_item(category: str, name: str) -> Any:
@@ -200,14 +213,39 @@ def _method_of_file(path: Path) -> Method:
         raise HarnessError(f"no file at {path}; --loss takes a name or a Python file")
     module = import_file(path)
     methods = getattr(module, "METHODS", None)
-    if methods is not None and len(methods) != 1:
-        raise HarnessError(
-            f"METHODS of {path} must hold one method, got {len(methods)}; give each a file"
-        )
-    method = methods[0] if methods else _method_of_class(path, module)
+    method = _method_of_class(path, module) if methods is None else _only_one(path, methods)
+    with _naming(f"{path} cannot be used"):
+        check_space(method.space("cub", 8))
+        method.preset("mlrc", "cub")
     # The source is part of the name, so that an edited loss never continues an old study.
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
     return replace(method, name=f"{method.name}@{digest}")
+
+
+def _only_one(path: Path, methods: Any) -> Method:
+    if not isinstance(methods, Sequence) or not all(isinstance(one, Method) for one in methods):
+        raise HarnessError(
+            f"METHODS of {path} must be a tuple of losses.method.Method, as (Method(...),), got "
+            f"{reprlib.repr(methods)}"
+        )
+    if len(methods) != 1:
+        raise HarnessError(
+            f"METHODS of {path} must hold one method, got {len(methods)}; give each a file"
+        )
+    return methods[0]
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Say in words what code of others failed of, which may raise anything."""
+    try:
+        yield
+    except HarnessError:
+        raise
+    except (Exception, SystemExit) as error:  # as of a script that parses its arguments
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" ({Path(at.filename).name}, line {at.lineno})"
+        raise HarnessError(f"{what}: {type(error).__name__}: {error}{place}") from error
 
 
 def import_file(path: Path) -> ModuleType:
@@ -217,10 +255,8 @@ def import_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that objects of its classes can be pickled
-    try:
+    with _naming(f"{path} does not import"):
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # as of a script that parses its arguments
-        raise HarnessError(f"{path} does not import: {type(error).__name__}: {error}") from error
     return module
 
 
@@ -239,7 +275,9 @@ def _method_of_class(path: Path, module: ModuleType) -> Method:
             f"{path} must define one pytorch-metric-learning loss class (it defines "
             f"{len(classes)}) and may define SPACE, or export METHODS"
         )
-    return _wrap_class(path.stem, classes[0], getattr(module, "SPACE", {}))
+    with refusing(f"SPACE of {path}"):
+        space = check_space(getattr(module, "SPACE", None) or {})
+    return _wrap_class(path.stem, classes[0], space)
 
 
 def _wrap_class(name: str, loss_class: type, space: Space) -> Method:
@@ -275,4 +313,4 @@ def _middle(distribution: Any) -> Any:
         return distribution.choices[0]
     low, high = distribution.low, distribution.high
     middle = (low * high) ** 0.5 if distribution.log else (low + high) / 2
-    return round(middle) if isinstance(low, int) else middle
+    return on_step(distribution, round(middle) if isinstance(low, int) else middle)

@@ -352,6 +352,29 @@ def type_of(distribution: BaseDistribution) -> type:
     return int if isinstance(distribution, IntDistribution) else float
 
 
+def check_space(space: Any) -> Space:
+    """The space, if it is one: a mapping of names to Optuna's distributions; else ValueError."""
+    if not isinstance(space, Mapping):
+        raise ValueError(f"a space maps parameters to Optuna's distributions, got {space!r}")
+    for name, distribution in space.items():
+        if not isinstance(
+            distribution, FloatDistribution | IntDistribution | CategoricalDistribution
+        ):
+            raise ValueError(
+                f"{name} is searched in one of Optuna's distributions, as FloatDistribution(0, 1), "
+                f"got {distribution!r}"
+            )
+    return space
+
+
+def on_step(distribution: FloatDistribution | IntDistribution, value: float) -> float:
+    """The nearest value that a distribution with a step proposes; without one, the value."""
+    step, low, high = distribution.step, distribution.low, distribution.high
+    if step is None or step == 1:
+        return value
+    return min(high, low + round((value - low) / step) * step)
+
+
 def cast_to(type_: BaseDistribution | type, name: str, value: Any) -> Any:
     """A value as Optuna would propose it or a builder expects it: 1 becomes 1.0 for a float."""
     if isinstance(type_, CategoricalDistribution):
@@ -379,7 +402,7 @@ def cast_to(type_: BaseDistribution | type, name: str, value: Any) -> Any:
         number = float(value)
         if isinstance(value, bool) or not math.isfinite(number) or (whole and number % 1):
             raise ValueError(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         expected = "a whole number" if whole else "a number"
         raise ValueError(f"{name} must be {expected}, got {value!r}") from None
     if positive and number < 0:

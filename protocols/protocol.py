@@ -31,6 +31,7 @@ ADDED_LATER = (
 
 # Types of fields, with what a run can use.
 Count = Annotated[int, Meta(ge=1)]
+Threads = Annotated[int, Meta(ge=1, le=256)]
 Number = Annotated[float, Meta(ge=0, le=1e9)]  # infinity is no setting
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
@@ -204,7 +205,7 @@ class EvaluationProtocol:
     stop_below: Share | None = None
     test_metrics: tuple[str, ...] | None = None
     precision: Precision = "fp32"
-    threads: Count = 1
+    threads: Threads = 1
     prune: bool = False
 
     trials: Count = 50

@@ -6,6 +6,7 @@ Heavy modules are imported inside the commands: `harness --help` must not wait f
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.metadata import version as version_of
 from typing import Annotated
@@ -93,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     write_on_any_terminal()
     try:
         with naming_disk_trouble():
-            code = app(args=arguments, standalone_mode=False, prog_name="harness")
+            code = app(args=_expanded(arguments), standalone_mode=False, prog_name="harness")
             sys.stdout.flush()  # while a disk that is full can still be told of
     except HarnessError as error:
         if isinstance(error.__cause__, BrokenPipeError):  # who read us, as `head`, has enough
@@ -107,6 +108,16 @@ def main(arguments: list[str] | None = None) -> int:
     if code == INTERRUPTED:
         print("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _expanded(arguments: list[str] | None) -> list[str]:
+    """`--results-dir=~/results`, in which shells leave the ~ as it is."""
+    given = sys.argv[1:] if arguments is None else arguments
+    flags = (re.fullmatch(r"(--[\w-]+=)(~.*)", one, re.DOTALL) for one in given)
+    return [
+        flag[1] + os.path.expanduser(flag[2]) if flag else os.path.expanduser(one)
+        for one, flag in zip(given, flags, strict=True)
+    ]
 
 
 def _in_words(error: Exception) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,15 +62,28 @@ def show_tables(
         board = build(folder)
         problems.extend(board.problems)
         if len(board.frame):
-            files = write(board)
-            _print_board(board, files)
+            with showing_closed(problems, board.folder):
+                write(board)
+            _print_board(board)
             if numbers is not None:
-                _print_beside(folder, numbers)
+                _print_beside(folder, numbers, problems)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
 
 
-def _print_board(board: Leaderboard, files: list[Path]) -> None:
+@contextmanager
+def showing_closed(problems: list[str], folder: Path) -> Iterator[None]:
+    """A table in a folder that is not ours to write to is shown all the same."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        problems.append(f"{folder}: its files are left as they are ({error.strerror})")
+
+
+def _print_board(board: Leaderboard) -> None:
+    from harness.results.layout import COLUMNS, CSV, LATEX, MARKDOWN
     from harness.results.rendering import heading, notes_on, on_demand, shown
 
     rows, more = shown(board.frame), on_demand(board.frame)
@@ -78,8 +93,7 @@ def _print_board(board: Leaderboard, files: list[Path]) -> None:
     for note in notes_on(board.frame):
         print(note)
     print_selection(board.frame)
-    names = ", ".join(path.name for path in files)
-    print(f"files in {board.folder}: {names}\n")
+    print(f"files in {board.folder}: {', '.join((CSV, MARKDOWN, LATEX, COLUMNS))}\n")
 
 
 def print_selection(frame: pd.DataFrame) -> None:
@@ -93,7 +107,7 @@ def print_selection(frame: pd.DataFrame) -> None:
         print("\n".join(scatter(selection, "concatenated")))
 
 
-def _print_beside(table: Path, numbers: Path) -> None:
+def _print_beside(table: Path, numbers: Path, problems: list[str]) -> None:
     """Ours and the papers', and a file of both."""
     from harness.registry import settings_of
     from harness.results.layout import BESIDE_PUBLISHED
@@ -104,7 +118,8 @@ def _print_beside(table: Path, numbers: Path) -> None:
     found = beside(table, numbers, settings_of)
     if len(found.rows):
         path = table / BESIDE_PUBLISHED
-        write_text(path, to_csv(found.rows))
+        with showing_closed(problems, table):
+            write_text(path, to_csv(found.rows))
         print_table(beside_shown(found.rows), "Ours and published, in percent")
         print("± of the difference: of ours and theirs together, or of ours if they give none.")
         print(f"file: {path}\n")

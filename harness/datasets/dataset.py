@@ -159,6 +159,8 @@ def list_files(
         facts: other fields of Listing.
     """
 
+    check_names([*names, *class_names])
+
     def read(index: int) -> bytes:
         return Path(paths[index]).read_bytes()
 
@@ -175,6 +177,24 @@ def list_files(
         missing=_missing(paths) if missing is None else missing,
         **facts,
     )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that could not be written down: they are hashed, listed and shown."""
+    for name in names:
+        if not name.isprintable() and (any(c in name for c in "\n\r\0") or not _is_utf8(name)):
+            raise ValueError(
+                f"{name!r} has line breaks, or is not UTF-8: rename it, as its name stands in "
+                "results"
+            )
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _missing(paths: Sequence[str]) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from harness.results.rendering import describe_columns, to_csv, to_markdown
 from harness.results.rows import Row, label_of, read_rows, run_of
 from harness.results.stats import LEVEL, holm, mean_and_interval, paired
 from harness.results.training_cost import cost_of
-from harness.system.files import write_text
+from harness.system.files import sweep_old, write_text
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ def write(board: Leaderboard) -> list[Path]:
         COLUMNS: describe_columns(board.frame),
     }
     with FileLock(table_lock(board.folder)):
+        sweep_old(board.folder)
         for name, text in texts.items():
             write_text(board.folder / name, text)
     return [board.folder / name for name in texts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -109,4 +110,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    # GIT_DIR and its like lead to another checkout, as within a hook of git.
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ours)
+    return done.stdout.strip()

@@ -57,8 +57,8 @@ class FoundSearch:
                 raise HarnessError(f"there is no study {self.name} in {storage.place}") from None
             if "identity" not in found.user_attrs:
                 raise HarnessError(
-                    f"the study {self.name} in {storage.place} does not say what it measures: it is "
-                    "damaged, or not of harness search"
+                    f"the study {self.name} in {storage.place} does not say what it measures: "
+                    "it is damaged, or not of harness search"
                 )
             yield found
 

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from harness.errors import HarnessError, unknown
+from losses.method import on_step
 
 if TYPE_CHECKING:
     from losses.method import Space
@@ -80,7 +81,8 @@ def _levels(distribution: BaseDistribution) -> list[Any]:
         return list(distribution.choices)
     if isinstance(distribution, IntDistribution):
         return list(range(distribution.low, distribution.high + 1, distribution.step))
-    return [value_at(distribution, u) for u in np.linspace(0, 1, GRID_LEVELS)]
+    levels = [value_at(distribution, u) for u in np.linspace(0, 1, GRID_LEVELS)]
+    return list(dict.fromkeys(levels))  # those of a large step may be fewer
 
 
 def grid_size(space: Space) -> int:
@@ -118,8 +120,9 @@ def value_at(distribution: BaseDistribution, u: float) -> Any:
     if isinstance(distribution, IntDistribution):
         # Half a step wider on both sides, so that the ends get their share when rounded.
         value = _between(low - 0.5, high + 0.5, u, distribution.log)
-        return int(np.clip(round(value), low, high))
-    return float(np.clip(_between(low, high, u, distribution.log), low, high))
+        return int(on_step(distribution, int(np.clip(round(value), low, high))))
+    value = float(np.clip(_between(low, high, u, distribution.log), low, high))
+    return on_step(distribution, value)
 
 
 def _between(low: float, high: float, u: float, log: bool) -> float:

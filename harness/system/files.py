@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from harness.errors import HarnessError, MachineError
 logger = logging.getLogger(__name__)
 
 UNFINISHED = ".unfinished"
+LONGEST_WRITE = 3600  # seconds; of one file, which takes less than one
 
 # What a write fails with when the disk is full, over quota, or not ours to write to.
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -88,6 +90,14 @@ def sweep(folder: Path) -> None:
     """Remove what a writer that was killed left behind; only for who holds the folder's lock."""
     for path in folder.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
+
+
+def sweep_old(folder: Path) -> None:
+    """The same below a folder that others write to: only what nobody can still be writing."""
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > LONGEST_WRITE:
+                path.unlink()
 
 
 @contextmanager

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 # So many lost devices, with no work done between, are the device's own.
 DEVICES_IN_A_ROW = 3
 
+MOST_PER_CORE = 32  # workers: with more, a machine does nothing but change between them
+
 START = "spawn"  # how workers start: CUDA cannot be used in a fork of a process that used it
 
 # target(job, device, listener), a function of a module: workers are new processes.
@@ -51,6 +53,11 @@ def worker_count(config: RunConfig, threads: int, units: int) -> int:
     """How many workers to start: what was asked for, or as many as the machine can feed."""
     gpus, per_gpu = device_count(config.device), config.per_gpu
     limit = max(1, cores() // threads)
+    if config.workers > MOST_PER_CORE * cores():
+        raise HarnessError(
+            f"--workers {config.workers} is more than {MOST_PER_CORE} for each of the {cores()} "
+            "cores here"
+        )
     if gpus and per_gpu != "auto":  # which is settled by what is trained
         limit = gpus * per_gpu
         if config.workers > limit:

@@ -27,11 +27,11 @@ from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
 from harness.redact import redact
+from harness.results.layout import JOURNAL
 from harness.results.provenance import provenance
 from harness.searching import storage
-from harness.searching.loop import search
-from harness.results.layout import JOURNAL
 from harness.searching.journal import Journal
+from harness.searching.loop import search
 from harness.searching.shared import Storage
 from harness.searching.storage import Database, open_storage
 from harness.searching.summary import index_of
