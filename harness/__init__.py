@@ -12,7 +12,8 @@ The classes of the losses can be had from here or from `losses`: `from harness i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from harness.results.records import FoldRecord
     from harness.results.sweeps import SweepTable
     from harness.searching.summary import SearchSummary
+    from harness.system.progress import Listener
 
 __version__ = "0.1.0"
 
@@ -29,17 +31,20 @@ __all__ = ["compare", "evaluate", "search", "sweep", "train", "verdict"]
 
 
 @overload
-def search(loss: str, **settings: Unpack[Settings]) -> SearchSummary: ...
+def search(loss: str, *, progress: bool = False, **settings: Unpack[Settings]) -> SearchSummary: ...
 
 
 @overload
 def search(
-    loss: list[str] | tuple[str, ...], **settings: Unpack[Settings]
+    loss: list[str] | tuple[str, ...], *, progress: bool = False, **settings: Unpack[Settings]
 ) -> list[SearchSummary]: ...
 
 
 def search(
-    loss: str | list[str] | tuple[str, ...], **settings: Unpack[Settings]
+    loss: str | list[str] | tuple[str, ...],
+    *,
+    progress: bool = False,
+    **settings: Unpack[Settings],
 ) -> SearchSummary | list[SearchSummary]:
     """Search the hyper-parameters of a loss, or of several one after the other.
 
@@ -47,6 +52,7 @@ def search(
 
     Args:
         loss: name, or path of a Python file.
+        progress: show it as bars, on a terminal or in a notebook, or as lines elsewhere.
         settings: those of harness.config.RunConfig.
 
     >>> harness.search("proxyanchor", dataset="glyphs", trials=10).best_params
@@ -54,7 +60,8 @@ def search(
     from harness.searching.loop import search
 
     names = [loss] if isinstance(loss, str) else loss
-    summaries = search([_config(name, settings) for name in names])
+    with _shown(progress) as listener:
+        summaries = search([_config(name, settings) for name in names], listener)
     return summaries[0] if isinstance(loss, str) else summaries
 
 
@@ -63,6 +70,7 @@ def evaluate(
     *,
     metrics: Sequence[str] = (),
     single: bool = False,
+    progress: bool = False,
     **settings: Unpack[Settings],
 ) -> Leaderboards:
     """Evaluate finished searches, of some losses or all, and write their tables.
@@ -75,6 +83,7 @@ def evaluate(
         loss: name or names; all that were searched if there is none.
         metrics: on demand, as `recall@1,2,4,8` and `nmi`.
         single: one model of the concatenated size, too.
+        progress: as in `search`.
         settings: those of harness.config.RunConfig; `dataset`, `protocol` and `trunk` pick among
             the searches.
 
@@ -87,7 +96,8 @@ def evaluate(
 
     forget_listings()
     losses = [loss] if isinstance(loss, str) else loss
-    done = evaluate(losses, {**settings}, metrics=parse_metrics(metrics), single=single)
+    with _shown(progress) as listener:
+        done = evaluate(losses, {**settings}, listener, parse_metrics(metrics), single)
     boards = leaderboard.Leaderboards(map(leaderboard.build, done.tables), done.problems)
     for board in boards:
         leaderboard.write(board)
@@ -96,19 +106,23 @@ def evaluate(
     return boards
 
 
-def train(loss: str, *, folds: int | None = None, **settings: Unpack[Settings]) -> list[FoldRecord]:
+def train(
+    loss: str, *, folds: int | None = None, progress: bool = False, **settings: Unpack[Settings]
+) -> list[FoldRecord]:
     """Train one configuration on the folds, without a search and without the test classes.
 
     Args:
         loss: name, or path of a Python file.
         folds: only so many of them.
+        progress: as in `search`.
         settings: those of harness.config.RunConfig; `params` replaces published parameters.
 
     >>> harness.train("proxyanchor", params={"margin": 0.2})[0].best_score
     """
     from harness.training.trial import train
 
-    return train(_config(loss, settings), folds)[1]
+    with _shown(progress) as listener:
+        return train(_config(loss, settings), folds, listener)[1]
 
 
 def sweep(
@@ -122,6 +136,7 @@ def sweep(
     zipped: bool = False,
     name: str = "",
     max_points: int = 200,
+    progress: bool = False,
     **settings: Unpack[Settings],
 ) -> SweepTable:
     """Train a grid of settings and write one table of all its points.
@@ -139,6 +154,7 @@ def sweep(
         zipped: first values together, then second ones, instead of all combinations.
         name: of the folder in results/sweeps.
         max_points: a larger grid is refused.
+        progress: as in `search`.
         settings: those of harness.config.RunConfig, the same for all points.
 
     >>> harness.sweep("proxygml", {"params.ratio": [0.05, 0.5, 1.0]}).frame
@@ -161,7 +177,8 @@ def sweep(
         metrics=parse_metrics(metrics),
         max_points=max_points,
     )
-    return sweep(asked)
+    with _shown(progress) as listener:
+        return sweep(asked, listener)
 
 
 def compare(
@@ -220,6 +237,20 @@ def verdict(
         return fits(table, protocol, dataset, trunk)
 
     return write_verdict(method, Path(results_dir), against, wanted, problems=[])
+
+
+@contextmanager
+def _shown(progress: bool) -> Iterator[Listener]:
+    """Who listens to long work: bars for people, lines for logs, or nobody."""
+    from harness.system.progress import ignore
+
+    if not progress:
+        yield ignore
+        return
+    from harness.cli.display import Bars, Lines, is_for_people
+
+    with Bars() if is_for_people() else Lines(verbose=False) as listener:
+        yield listener
 
 
 def _full_name(method: str) -> str:

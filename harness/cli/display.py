@@ -7,6 +7,7 @@ import io
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from harness.metrics.names import title_of
 from harness.system.progress import (
+    Begun,
     Event,
     ModelEnded,
     Placed,
@@ -38,6 +40,11 @@ PREPARED = {"decoding": "decoded", "encoding": "encoded by the trunk"}
 def plain_console(**options: Any) -> Console:
     """A terminal to which text is text: neither markup nor emoji, whoever wrote it."""
     return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+def is_for_people() -> bool:
+    """Whether somebody watches: a terminal, or a notebook."""
+    return sys.stderr.isatty() or plain_console(stderr=True).is_jupyter
 
 
 def printable(text: str) -> str:
@@ -92,6 +99,11 @@ class Pace:
         # Of all workers together: units that overlap come in twice as fast.
         seconds = (self.last - self.started) / self.done * (total - number)
         return f"about {spell_seconds(seconds)} left" if number < total else "last one"
+
+
+def _failed(place: str, event: TrialEnded | ModelEnded) -> str:
+    trace = f"\n  traceback: {event.trace}" if event.trace else ""
+    return f"{place} failed: {event.reason}{trace}"
 
 
 class Lines:
@@ -150,7 +162,7 @@ class Lines:
     def _trial(self, event: TrialEnded) -> str:
         place = f"{event.method}: trial {event.trial}/{event.trials}"
         if event.reason:
-            return f"{place} failed: {event.reason}"
+            return _failed(place, event)
         score = f"{title_of(event.metric).lower()} {_score(event.score)}"
         if event.pruned:
             score += f" expected: hopeless after fold {event.folds}"
@@ -163,7 +175,7 @@ class Lines:
         if event.fold:
             place += f", fold {event.fold}"
         if event.reason:
-            return f"{place} failed: {event.reason}"
+            return _failed(place, event)
         return f"{place}, validation {_score(event.score)}" if self.verbose else ""
 
     def _tested(self, event: Tested) -> str:
@@ -182,15 +194,17 @@ class Bars:
         self.bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(compact=True),
             console=plain_console(stderr=True),
         )
         self.tasks: dict[str, TaskID] = {}
+        self.done: Counter[str] = Counter()  # by method
 
     def __enter__(self) -> Self:
         self.bars.start()
+        self.begun = self.bars.add_task("preparing", total=None, count="", note="")
         return self
 
     def __exit__(
@@ -202,6 +216,7 @@ class Bars:
         self.bars.stop()
 
     def __call__(self, event: Event) -> None:
+        self.bars.update(self.begun, visible=False)
         match event:
             case Stopping():
                 self._say(STOPPING)
@@ -216,10 +231,14 @@ class Bars:
                 self._show(title, event.step, event.max_steps, note, f"worker {event.worker}")
             case TrialReturned():
                 self._say(f"{event.method} {event.trial} will be run again: {event.reason}")
+            case Begun():
+                self.done[event.method] = event.done
+                self._show(event.method, event.done, event.total, event.units)
             case TrialEnded() if event.reason:
-                self._say(f"{event.method} {event.trial} failed: {event.reason}")
+                self._say(_failed(f"{event.method} {event.trial}", event))
+                self._count(event.method, event.trials, "trials")
             case ModelEnded() if event.reason:
-                self._say(f"{event.method} {event.reproduction} failed: {event.reason}")
+                self._say(_failed(f"{event.method} {event.reproduction}", event))
             case PointEnded() if event.reason:
                 self._say(f"{event.method} {event.values} failed: {event.reason}")
             case PointEnded():
@@ -227,10 +246,15 @@ class Bars:
                 self._show("sweep", event.point, event.points, note)
             case TrialEnded():
                 note = f"trials, last {_score(event.score)} best {_score(event.best)}"
-                self._show(event.method, event.trial, event.trials, note)
+                self._count(event.method, event.trials, note)
             case Tested() if event.reproductions:
                 note = f"reproductions, last {_score(event.score)}"
-                self._show(event.method, event.reproduction, event.reproductions, note)
+                self._count(event.method, event.reproductions, note)
+
+    def _count(self, method: str, total: int, note: str) -> None:
+        """One more is done, whatever its number: workers end in any order."""
+        self.done[method] = min(total, self.done[method] + 1)
+        self._show(method, self.done[method], total, note)
 
     def _say(self, text: str) -> None:
         self.bars.print(printable(text))
@@ -239,8 +263,9 @@ class Bars:
         text = printable(text)
         key = key or text
         if key not in self.tasks:
-            self.tasks[key] = self.bars.add_task(text, total=total, note=note)
-        self.bars.update(self.tasks[key], description=text, completed=done, total=total, note=note)
+            self.tasks[key] = self.bars.add_task(text, total=total, count="", note="")
+        shown = {"description": text, "count": f"{done}/{total}", "note": note}
+        self.bars.update(self.tasks[key], completed=done, total=total, **shown)
 
 
 def spell_seconds(seconds: float) -> str:

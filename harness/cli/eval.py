@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.leaderboard import Published, show_tables
-from harness.cli.options import progress, read_values
+from harness.cli.options import next_command, progress, read_values
 from harness.errors import HarnessError
 
 Metrics = Annotated[
@@ -71,7 +70,6 @@ def evaluate(
     """
     values = read_values(config, set_, locals())
     from harness.config import RunConfig
-    from harness.evaluation.reproductions import evaluate as run_evaluation
     from harness.metrics.names import is_metric, parse_metrics
 
     names = [*(loss or []), *(more or [])]
@@ -79,12 +77,12 @@ def evaluate(
     wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
     losses = [name for name in names if name not in wanted]
     with progress(verbose) as listener:
+        from harness.evaluation.reproductions import evaluate as run_evaluation
+
         done = run_evaluation(losses, values, listener, parse_metrics(wanted), single_512)
     results = Path(values.get("results_dir", RunConfig.results_dir))
     show_tables(done.tables, results, published)
-    folders = {"results_dir": "--results-dir", "runs_dir": "--runs-dir"}
-    where = [word for key, flag in folders.items() if key in values for word in (flag, values[key])]
-    command = shlex.join(["harness", "report", *where])
+    command = next_command("report", values=values, keys=("results_dir", "runs_dir"))
     print(f"a page about all of it: {command} (with --pictures: images, too)")
     if done.problems:
         raise HarnessError("\n  ".join(["not everything could be evaluated:", *done.problems]))

@@ -134,15 +134,34 @@ def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) ->
 
     from harness.cli.display import plain_console
 
-    needed = 1 + sum(max(len(column), *rows[column].str.len()) + 3 for column in rows.columns)
+    needed = 1 + sum(width_of(rows[column]) for column in rows.columns)
     # A file has room for the whole table.
     console = plain_console(width=None if sys.stdout.isatty() else max(needed, 100))
     if narrow and needed > console.width:
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
-    table = Table(title=Text(title), title_justify="left")  # as it stands: brackets are no markup
-    for column in rows.columns:
-        left = column in ("method", "pair", "parameters", "source")
-        table.add_column(Text(column), justify="left" if left else "right", overflow="fold")
-    for row in rows.astype(str).to_numpy():
-        table.add_row(*map(Text, row))
-    console.print(table)
+    for number, block in enumerate(blocks(rows, console.width)):
+        # As it stands: brackets are no markup.
+        table = Table(title=Text("" if number else title), title_justify="left")
+        for column in block.columns:
+            left = column in ("method", "pair", "parameters", "source")
+            table.add_column(Text(column), justify="left" if left else "right", overflow="fold")
+        for row in block.astype(str).to_numpy():
+            table.add_row(*map(Text, row))
+        console.print(table)
+
+
+def width_of(column: pd.Series) -> int:
+    """Letters that a column takes, with its border."""
+    return max(len(str(column.name)), *column.astype(str).str.len()) + 3
+
+
+def blocks(rows: pd.DataFrame, width: int) -> list[pd.DataFrame]:
+    """The columns in parts that fit side by side, each behind the first one, which names rows."""
+    first, *others = rows.columns
+    parts: list[list[str]] = [[first]]
+    for column in others:
+        taken = sum(width_of(rows[name]) for name in parts[-1])
+        if len(parts[-1]) > 1 and 1 + taken + width_of(rows[column]) > width:
+            parts.append([first])
+        parts[-1].append(column)
+    return [rows[part] for part in parts]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -158,14 +158,25 @@ def read_search_configs(
     return configs
 
 
+def next_command(*words: str, values: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """A command to type next, with the folders that this one was given.
+
+    Args:
+        keys: config keys of those that it takes.
+    """
+    flags = [(f"--{key.replace('_', '-')}", str(values[key])) for key in keys if key in values]
+    return shlex.join(["harness", *words, *(word for flag in flags for word in flag)])
+
+
 @contextmanager
 def progress(verbose: bool) -> Iterator[Any]:
     """A listener that shows bars on a terminal and writes plain lines elsewhere."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    from harness.cli.display import Bars, Lines
-    from harness.registry import forget_listings
+    from harness.cli.display import Bars, Lines, is_for_people
 
-    forget_listings()  # of another command in this process
-    display = Bars() if sys.stderr.isatty() else Lines(verbose)
-    with display:
+    display = Bars() if is_for_people() else Lines(verbose)
+    with display:  # at once: what is imported next takes seconds
+        from harness.registry import forget_listings
+
+        forget_listings()  # of another command in this process
         yield display

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from harness.cli import options
-from harness.cli.options import progress, read_search_configs
+from harness.cli.options import next_command, progress, read_search_configs
 from harness.cli.show import print_summary
+
+# What eval must be told again; the rest stands in the config of the search.
+FOLDERS = ("runs_dir",)
 
 
 def search(
@@ -46,10 +49,11 @@ def search(
     $ harness search --loss proxyanchor --dataset glyphs --trials 10
     """
     configs = read_search_configs(config, set_, locals(), [*(loss or []), *(more or [])])
-    from harness.searching.loop import search as run_search
-
+    given = {key: value for key, value in locals().items() if key in FOLDERS and value is not None}
     with progress(verbose) as listener:
+        from harness.searching.loop import search as run_search
+
         summaries = run_search(configs, listener)
     for summary in summaries:
         print_summary(summary)
-    print("next: harness eval")
+    print(f"next: {next_command('eval', values=given, keys=FOLDERS)}")

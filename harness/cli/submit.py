@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.options import read_search_configs
+from harness.cli.options import next_command, read_search_configs
 from harness.errors import HarnessError
 
 
@@ -66,7 +66,8 @@ def submit(
     if not cluster.has_slurm():
         for job in jobs:
             cluster.wait_for(job)
-    print("next: harness show")
+    given = {} if runs_dir is None else {"runs_dir": runs_dir}
+    print(f"next: {next_command('show', values=given, keys=('runs_dir',))}")
 
 
 def _pairs(options: list[str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from harness.searching.samplers import ends_of, grid_size
 from harness.searching.study import check_measures, sampler_of, stored_space
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable
-from harness.system.progress import Event, Listener, ModelEnded, ignore
+from harness.system.progress import Begun, Event, Listener, ModelEnded, ignore
 from harness.system.trouble import forgiving
 from harness.system.workers import run_workers, worker_count
 from harness.training.placement import feed, settle
@@ -85,6 +85,9 @@ def evaluate(
         for one in opened:  # before anything is trained that could not be kept
             check_writable(one.experiment.runs)
             check_writable(one.experiment.results)
+        for one, job in zip(opened, jobs, strict=True):
+            done, total = one.tested(job), one.experiment.reproductions
+            listener(Begun(method=one.label, done=done, total=total, units="reproductions"))
         for one in tables.values():
             open_part(one.experiment, "test", listener)  # once, with all cores, not in each worker
         config = settle(config, [one.experiment for one in opened], listener)

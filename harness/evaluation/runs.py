@@ -72,6 +72,11 @@ class OpenedRow(Opened):
         always = self.experiment.protocol.test_metrics or ()
         return tuple(metric for metric in metrics if metric not in always)
 
+    def tested(self, job: Job) -> int:
+        """Repetitions that have their test record."""
+        repetitions = range(1, self.experiment.reproductions + 1)
+        return sum(self.record_paths(job, number)[0].exists() for number in repetitions)
+
     def finished(self, job: Job) -> bool:
         return all(
             path.exists() and not missing_metrics(path, job.metrics)
@@ -135,7 +140,8 @@ class Run:
         except Timeout:  # another worker is at it
             return
         except (TrainingFailed, RecordError) as failure:
-            self.say_model(fold=unit.fold + 1, reason=str(failure))
+            trace = getattr(failure, "trace", "")
+            self.say_model(fold=unit.fold + 1, reason=str(failure), trace=trace)
         else:
             self.say_model(fold=unit.fold + 1, score=score_of(record.best_score))
 

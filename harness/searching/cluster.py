@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -90,6 +92,8 @@ def submit(configs: Sequence[RunConfig], nodes: Nodes) -> list[Any]:
         # Tasks are written to disk, and the environment is not.
         os.environ[URL_VARIABLE] = configs[0].storage
     shares = [[]] * nodes.count if on_slurm else _shares(configs[0], nodes)
+    # Jobs hold on to each other; let go of when Python ends, they would stumble over its ruins.
+    atexit.register(gc.collect)
     with executor.batch():
         return [executor.submit(SearchTask(tasks, cards)) for cards in shares]
 

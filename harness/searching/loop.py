@@ -27,6 +27,7 @@ from harness.searching.study import Claim, Study, sampler_of, storage_of
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable, write_text
 from harness.system.progress import (
+    Begun,
     Listener,
     TrialEnded,
     TrialReturned,
@@ -73,6 +74,10 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
     studies = [prepare(config, listener) for config in configs]
     missing = sum(study.missing() for study in studies)
     if missing:
+        for study in studies:
+            done, total = len(study.counted()), study.wanted()
+            method = study.experiment.method.name
+            listener(Begun(method=method, done=done, total=total, units="trials"))
         threads = max(study.experiment.protocol.threads for study in studies)
         config = settle(configs[0], [study.experiment for study in studies], listener)
         count = worker_count(config, threads, missing)
@@ -201,7 +206,7 @@ def _run(one: Search, claim: Claim, listener: Listener) -> MachineError | None:
         folds = run_trial(one.units(claim.params), validated, hopeless)
     except TrainingFailed as failure:
         study.finish(claim, TrialState.FAIL, reason=str(failure))
-        listener(ended(reason=str(failure)))
+        listener(ended(reason=str(failure), trace=failure.trace))
         return None
     except MachineError as trouble:
         if study.give_back(claim, str(trouble)):

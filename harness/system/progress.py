@@ -46,6 +46,19 @@ class Placed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Begun(Event):
+    """Work on a method begins, some of which may be done already.
+
+    Attributes:
+        units: what is counted, as "trials".
+    """
+
+    done: int
+    total: int
+    units: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validated(Event):
     """A model in training was validated.
 
@@ -70,6 +83,7 @@ class TrialEnded(Event):
         score: of this trial; the one that is expected of it, if it was pruned.
         best: of all trials.
         folds: how many of them were trained.
+        trace: file with the traceback, if it failed.
     """
 
     trial: int
@@ -81,6 +95,7 @@ class TrialEnded(Event):
     folds: int = 0
     pruned: bool = False
     reason: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +109,18 @@ class TrialReturned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEnded(Event):
-    """A fold model of a reproduction is trained, or failed if there is a reason."""
+    """A fold model of a reproduction is trained, or failed if there is a reason.
+
+    Attributes:
+        trace: file with the traceback, if it failed.
+    """
 
     reproduction: int
     reproductions: int
     fold: int = 0
     score: float | None = None
     reason: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -202,8 +202,10 @@ def _failure(folder: Path, error: BaseException) -> BaseException:
         write_text(folder / (FAILURE if trouble is None else RETRIED), told)
     if trouble is not None:
         return trouble
-    if isinstance(error, TrainingFailed):
-        return error
-    if isinstance(error, HarnessError):  # in words already
-        return TrainingFailed(str(error))
-    return TrainingFailed(f"{type(error).__name__}: {error}")
+    failure = error if isinstance(error, TrainingFailed) else TrainingFailed(_in_words(error))
+    failure.trace = str(folder / FAILURE)
+    return failure
+
+
+def _in_words(error: BaseException) -> str:
+    return str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"

@@ -42,7 +42,13 @@ Validate = Callable[[Model, int], float]
 
 
 class TrainingFailed(Exception):
-    """A run that cannot go on, with the reason that its record will state."""
+    """A run that cannot go on, with the reason that its record will state.
+
+    Attributes:
+        trace: file with the traceback, once there is one.
+    """
+
+    trace: str = ""
 
 
 class DamagedCheckpoint(Exception):

@@ -80,7 +80,7 @@ def train(
             units, validated, keep_weights=keep_weights, build_trainer=build_trainer
         )
     except TrainingFailed as failure:
-        raise HarnessError(f"training failed: {failure}") from None
+        raise HarnessError(f"training failed: {failure}\n  traceback: {failure.trace}") from None
     return units, records
 
 

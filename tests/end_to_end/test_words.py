@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import subprocess
 import sys
+import textwrap
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+import torch
+from conftest import FOLDER
 from ends import run
 from made_records import put_scores
+from made_tables import put_table
 
+import harness
 from harness import registry
 from harness.cli import BUG, main
+from harness.cli.display import Bars, plain_console
+from harness.cli.leaderboard import blocks, width_of
+from harness.config import RunConfig
 from harness.errors import HarnessError, unknown
+from harness.system.progress import Begun, Event, Tested, TrialEnded
 
 
 def test_h_is_help_of_every_command() -> None:
@@ -105,3 +119,132 @@ def test_a_name_that_is_not_utf8_is_spelt_out(tmp_path: Path) -> None:
     assert end.code == 2
     assert "\\udcff" in end.err
     assert main(["leaderboard", "--results-dir", os.fsdecode(folder)]) == 2
+
+
+FAILING = """
+from pytorch_metric_learning.losses import TripletMarginLoss
+
+
+class Mine(TripletMarginLoss):
+    def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
+        raise ArithmeticError("no [good] today")
+"""
+
+
+def search_words(root: Path, loss: str, pictures: Path) -> list[str]:
+    return [
+        *("search", "--loss", loss, "--dataset", f"folder:{pictures}", "--trunk", "convnet"),
+        *("--protocol", FOLDER, "--workers", "1", "--device", "cpu", "--trials", "1"),
+        *("--runs-dir", str(root / "runs here"), "--cache-dir", str(root / "cache")),
+    ]
+
+
+def test_a_failing_loss_shows_its_last_line_and_where_the_traceback_is(
+    tmp_path: Path, image_folder: Path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FAILING)
+    end = run(search_words(tmp_path, str(path), image_folder))
+    assert end.code == 2
+    assert "failed: ArithmeticError: no [good] today" in end.err
+    (said,) = re.findall(r"traceback: (.*)", end.err)
+    assert "in compute_loss" in Path(said).read_text()
+
+
+def test_next_repeats_the_folders_that_were_given(tmp_path: Path, image_folder: Path) -> None:
+    end = run(search_words(tmp_path, "triplet", image_folder))
+    assert end.code == 0
+    assert f"next: harness eval --runs-dir '{tmp_path / 'runs here'}'" in end.out
+
+
+def bars_after(*events: Event) -> str:
+    """What the bars show when all of that has happened."""
+    bars = Bars()
+    with bars:
+        for event in events:
+            bars(event)
+        console = plain_console(width=80, file=io.StringIO())
+        console.print(bars.bars.get_renderable())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_bar_of_a_search_stands_before_its_first_trial_ends() -> None:
+    assert "preparing" in bars_after()
+    shown = bars_after(Begun(method="ms", done=0, total=50, units="trials"))
+    assert "0/50" in shown
+    assert "preparing" not in shown
+
+
+def test_bars_count_what_has_ended_in_whatever_order() -> None:
+    begun = Begun(method="ms", done=3, total=10, units="reproductions")
+    ended = [Tested(method="ms", reproduction=n, reproductions=10, score=0.5) for n in (9, 4)]
+    assert "5/10" in bars_after(begun, *ended)
+    trials = [TrialEnded(method="ms", trial=n, trials=50, seconds=1.0, score=0.5) for n in (3, 1)]
+    failed = TrialEnded(method="ms", trial=2, trials=50, seconds=1.0, reason="nan")
+    assert "3/50" in bars_after(*trials, failed)
+
+
+def test_python_shows_progress_where_it_is_asked_for(
+    folder_config: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: Any = {name: getattr(folder_config, name) for name in ("protocol", "trunk", "device")}
+    settings |= {"dataset": folder_config.dataset, "runs_dir": folder_config.runs_dir}
+    settings |= {"cache_dir": folder_config.cache_dir, "workers": 1}
+    harness.search("triplet", trials=1, **settings)
+    assert capsys.readouterr().err == ""
+    harness.search(["triplet"], trials=2, progress=True, **settings)
+    assert "triplet: trial 2/2" in capsys.readouterr().err
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_tables_fit_a_terminal_of_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_table(tmp_path, "cub", ("ms", "a-method-with-a-rather-long-name+space=paper", "triplet"))
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = (["leaderboard"], ["compare", "ms", "triplet", "--dataset", "cub"])
+    for command in commands:
+        screen = Screen()
+        with redirect_stdout(screen):
+            assert main([*command, "--results-dir", str(tmp_path)]) == 0
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+        table = [line for line in plain.splitlines() if set(line) & set("│┃┏━└─|")]
+        assert table
+        assert max(map(len, table)) <= 80
+
+
+def test_a_table_of_many_columns_is_cut_into_several_that_fit() -> None:
+    rows = pd.DataFrame({"method": ["ms"], **{f"column {i}": ["0.1234"] for i in range(20)}})
+    widths = [[width_of(block[c]) for c in block] for block in blocks(rows, 80)]
+    assert all(sum(block) + 1 <= 80 for block in widths)
+    assert [c for block in blocks(rows, 80) for c in block][:1] == ["method"]
+    shown = {column for block in blocks(rows, 80) for column in block}
+    assert shown == set(rows)
+    assert all(block.columns[0] == "method" for block in blocks(rows, 80))
+    assert len(blocks(rows, 1000)) == 1
+
+
+@pytest.mark.slow
+def test_submit_leaves_nothing_to_be_ignored(tmp_path: Path, image_folder: Path) -> None:
+    words = ["submit", *search_words(tmp_path, "triplet", image_folder)[1:]]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-m", "harness", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0
+    assert "Exception ignored" not in done.stderr
+    assert f"harness show --runs-dir '{tmp_path / 'runs here'}'" in done.stdout
+
+
+def test_a_head_that_is_attached_works_as_documented() -> None:
+    """DRML's, as losses/README.md has it."""
+    text = (Path(__file__).parents[2] / "losses" / "README.md").read_text()
+    (block,) = re.findall(r"```python\n(  from losses import DRMLLoss.*?)```", text, re.DOTALL)
+    features = torch.randn(8, 512, requires_grad=True)
+    exec(textwrap.dedent(block), {"features": features, "labels": torch.arange(8) % 4})
+    assert features.grad is not None

@@ -198,7 +198,7 @@ def test_eval_finds_a_closed_folder_before_it_trains(
     where = {"runs_dir": folder_config.runs_dir, "results_dir": folder_config.results_dir}
     with (
         read_only(monkeypatch, tmp_path / "results"),
-        pytest.raises(HarnessError, match="cannot write to .*results"),
+        pytest.raises(HarnessError, match=r"cannot write to .*results"),
     ):
         evaluate([], {**where, "workers": 1, "device": "cpu", "reproductions": 1})
 
