@@ -26,6 +26,7 @@ from harness.searching.summary import (
     best_of,
     has_failed,
     index_of,
+    is_abandoned,
     is_flat,
     latest,
     spent,
@@ -125,11 +126,14 @@ class Study:
 
     def _claim(self, worker: str) -> Claim | None:
         with self.storage.exclusive():
-            abandoned = self._end_abandoned()
-            trials = self._trials()
-            self._check_failures(trials)
+            # Looked through once: with thousands of trials and dozens of workers it takes time.
+            trials = self._end_abandoned()
+            newest = latest(trials)
+            counted = spent(newest)
+            abandoned = {index_of(t): t.params for t in newest if is_abandoned(t)}
+            self._check_failures(counted)
             running = [trial for trial in trials if trial.state == TrialState.RUNNING]
-            taken = {index_of(trial) for trial in (*spent(trials), *running)}
+            taken = {index_of(trial) for trial in (*counted, *running)}
             index = next(i for i in range(len(taken) + 1) if i not in taken)
             if index >= self.wanted(trials):
                 return None
@@ -259,23 +263,20 @@ class Study:
     def _measured(self) -> Identity:
         return self.experiment.identity(self.fingerprint)
 
-    def _end_abandoned(self) -> dict[int, dict[str, Any]]:
-        """Fail the trials whose worker is gone; index -> parameters of those to be run again."""
-        for trial in self._trials():
+    def _end_abandoned(self) -> list[FrozenTrial]:
+        """Fail the trials whose worker is gone; all trials as they are then."""
+        trials, ended = self._trials(), False
+        for trial in trials:
             if trial.state != TrialState.RUNNING:
                 continue
             worker = trial.user_attrs.get("worker")
             if worker is None or not self.storage.alive(worker):
+                ended = True
                 with suppress(UpdateFinishedTrialError):  # alive after all, and just done
                     self.optuna.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        return {
-            index_of(trial): trial.params
-            for trial in latest(self._trials())
-            if trial.state == TrialState.FAIL and not has_failed(trial)
-        }
+        return self._trials() if ended else trials
 
-    def _check_failures(self, trials: Sequence[FrozenTrial]) -> None:
-        ended = spent(trials)
+    def _check_failures(self, ended: Sequence[FrozenTrial]) -> None:
         failed = [trial for trial in ended if trial.state == TrialState.FAIL]
         if len(failed) == len(ended) >= FAILURES_AT_START:
             raise HarnessError(

@@ -83,7 +83,8 @@ def trials_of(study: optuna.Study) -> list[FrozenTrial]:
     trials = study.get_trials(deepcopy=False)
     lengths = Counter(len(t.user_attrs.get("folds", ())) for t in trials if _is_complete(t))
     usual = lengths.most_common(1)[0][0] if lengths else 0
-    return [trial for trial in trials if not _lacks_scores(trial, usual)]
+    ended = (TrialState.COMPLETE, TrialState.PRUNED)
+    return [t for t in trials if t.state not in ended or not _lacks_scores(t, usual)]
 
 
 def _is_complete(trial: FrozenTrial) -> bool:
@@ -109,6 +110,11 @@ def latest(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
 def has_failed(trial: FrozenTrial) -> bool:
     """Whether a trial failed, and not only its worker or the machine that it ran on."""
     return trial.state == TrialState.FAIL and "reason" in trial.user_attrs
+
+
+def is_abandoned(trial: FrozenTrial) -> bool:
+    """Whether a trial ended for no fault of its own, and is to be run again."""
+    return trial.state == TrialState.FAIL and not has_failed(trial)
 
 
 def spent(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
