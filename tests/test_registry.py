@@ -76,7 +76,10 @@ def test_an_edited_file_is_another_method(tmp_path: Path) -> None:
     [
         ("def (", "does not import: SyntaxError"),
         ("x = 1", r"must define one pytorch-metric-learning loss class \(it defines 0\)"),
-        (PLAIN.format(base="ContrastiveLoss", space='{"mrgin": None}'), "names 'mrgin', which"),
+        (
+            PLAIN.format(base="ContrastiveLoss", space='{"mrgin": FloatDistribution(0, 1)}'),
+            "names 'mrgin', which",
+        ),
     ],
 )
 def test_a_file_that_is_no_loss_is_refused(tmp_path: Path, text: str, message: str) -> None:

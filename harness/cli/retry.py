@@ -30,9 +30,9 @@ def retry(
 
     found = asked_for(studies, loss, values)
     for one in found:
-        storage = one.storage()
-        with one.study(storage) as study:
-            reasons = retry_failed(study, storage)
+        opened = one.storage()
+        with one.study(opened) as study:
+            reasons = retry_failed(study, opened)
         print(f"{one.folder}: {len(reasons)} failed trials will be run again")
         for reason, times in Counter(reasons).most_common():
             print(f"  {times} times: {reason}")

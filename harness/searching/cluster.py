@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -92,10 +91,16 @@ def submit(configs: Sequence[RunConfig], nodes: Nodes) -> list[Any]:
         # Tasks are written to disk, and the environment is not.
         os.environ[URL_VARIABLE] = configs[0].storage
     shares = [[]] * nodes.count if on_slurm else _shares(configs[0], nodes)
-    # Jobs hold on to each other; let go of when Python ends, they would stumble over its ruins.
-    atexit.register(gc.collect)
+    atexit.register(_leave_jobs_alone)
     with executor.batch():
         return [executor.submit(SearchTask(tasks, cards)) for cards in shares]
+
+
+def _leave_jobs_alone() -> None:
+    """When Python ends, jobs that tidy up after themselves stumble over its ruins, and say so."""
+    from submitit.local.local import LocalJob
+
+    LocalJob.__del__ = lambda job: None  # type: ignore[method-assign]
 
 
 def wait_for(job: Any) -> None:

@@ -266,6 +266,8 @@ def _first_damage(path: Path) -> tuple[int, int, str] | None:
     except DamagedJournal as error:
         reason = str(error).partition("\n")[0].rpartition(": no entry")[2]
         return len(file.starts) - 1, file.starts[-1], f"no entry{reason}"
+    except (OSError, MemoryError):  # no damage of the file
+        raise
     except Exception as error:  # whatever an entry makes Optuna stumble over, it is no entry
         said = f"no entry of a journal ({type(error).__name__}: {error})"
         return len(file.starts) - 2, file.starts[-2], said
