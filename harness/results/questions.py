@@ -60,10 +60,13 @@ SYSTEMS = (
 
 PROPOSED = tuple(method for system in SYSTEMS for method in system.rivals)
 
-# What was there before those papers: the losses of the reality check, and Proxy Anchor.
+# What was there before those papers: the losses of the reality check, Proxy Anchor, and the forms
+# of them that the papers build on.
 OLD = (
     *("contrastive", "triplet", "ntxent", "proxynca", "margin", "margin-class", "nsoftmax"),
     *("cosface", "arcface", "fastap", "snr", "ms", "ms-miner", "softtriple", "proxyanchor"),
+    *("c1", "c2", "c1-xbm", "c2-xbm", "ms-ball", "triplet-ball", "triplet-semihard", "margin-dw"),
+    "softmax",
 )
 
 # PCA of what a trained head starts from: features of a network, trained elsewhere or not at all.
