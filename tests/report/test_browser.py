@@ -289,8 +289,13 @@ def test_it_fits_the_window_in_light_and_dark(
     assert changed != ground
 
 
-def test_it_prints_with_its_figures(page: webdriver.Chrome) -> None:
-    for figure in shown(page, ".plot"):
-        drawn(page, figure)
+def test_it_prints_with_figures_that_nobody_scrolled_to(page: webdriver.Chrome) -> None:
+    page.execute_script("window.scrollTo(0, 0)")
+    until(page, lambda: page.execute_script("return window.Plotly !== undefined"))
+    # What stands on paper is what is there right after the browser has told that it prints.
+    script = "dispatchEvent(new Event('beforeprint')); setTimeout(arguments[0], 0)"
+    page.execute_async_script(script)
+    figures = shown(page, ".plot")
+    assert figures and all(figure.get_attribute("data-drawn") for figure in figures)
     document = page.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     assert len(document["data"]) > 50_000

@@ -405,6 +405,8 @@ const near = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "600px" });
 $$(".plot").forEach((figure) => near.observe(figure));
+// Nobody waits for what is drawn before printing: it must not have to be loaded first.
+(window.requestIdleCallback ?? setTimeout)(() => loadPlotly());
 addEventListener("beforeprint", () => $$(".plot").forEach((figure) => { if (!drawn.has(figure)) { near.unobserve(figure); prepare(figure); } }));
 
 // The image of a point of the map.
