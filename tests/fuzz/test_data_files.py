@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +40,13 @@ LISTED: dict[str, tuple[Callable[[Path], None], tuple[str, ...], Damage]] = {
 }
 
 
-@pytest.mark.parametrize("name", LISTED)
-@cases(0.04)
-@given(data=st.data())
-def test_damaged_annotations_are_refused_or_listed(
-    data: st.DataObject, name: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+@contextmanager
+def with_a_damaged_list(
+    data: st.DataObject, name: str, factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A data set, one of whose lists is damaged until the block ends."""
     write, files, damage = LISTED[name]
-    root = tmp_path_factory.getbasetemp() / f"fuzz_{name}"
+    root = factory.getbasetemp() / f"fuzz_{name}"
     if not root.exists():
         root.mkdir()
         write(root)
@@ -54,17 +54,29 @@ def test_damaged_annotations_are_refused_or_listed(
     intact = file.read_bytes()
     try:
         file.write_bytes(data.draw(damage(intact)))
+        yield root
+    finally:
+        file.write_bytes(intact)
+
+
+@pytest.mark.parametrize("name", LISTED)
+@cases(0.04)
+@given(data=st.data())
+def test_damaged_annotations_are_refused_or_listed(
+    data: st.DataObject, name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with with_a_damaged_list(data, name, tmp_path_factory) as root:
         dataset, _ = registry.load_dataset(name)
         registry.forget_listings()
-        listing = registry.list_images(dataset, None, str(root))
+        try:
+            listing = registry.list_images(dataset, None, str(root))
+        except HarnessError as refused:
+            assert str(refused).strip()
+            return
         assert len(listing.names) == len(listing.labels)
         assert set(listing.missing) <= set(range(len(listing.names)))
         for index in set(range(len(listing.names))) - set(listing.missing):
             assert listing.stamp(index)
-    except HarnessError as refused:
-        assert str(refused).strip()
-    finally:
-        file.write_bytes(intact)
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -73,26 +85,15 @@ def test_damaged_annotations_are_refused_or_listed(
 def test_data_check_of_damaged_annotations_ends_with_a_message(
     data: st.DataObject, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    write, files, damage = LISTED[name]
-    root = tmp_path_factory.getbasetemp() / f"fuzz_check_{name}"
-    if not root.exists():
-        root.mkdir()
-        write(root)
-    file = root / data.draw(st.sampled_from(files))
-    intact = file.read_bytes()
-    try:
-        file.write_bytes(data.draw(damage(intact)))
-        with unchanged(root):
-            run(["data", "check", name, "--data-root", str(root)]).check()
-    finally:
-        file.write_bytes(intact)
+    with with_a_damaged_list(data, name, tmp_path_factory) as root, unchanged(root):
+        run(["data", "check", name, "--data-root", str(root)]).check()
 
 
-def _encoded(kind: str) -> bytes:
+def _encoded(format_: str) -> bytes:
     """A small picture as a file of a format."""
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind)
+    Image.fromarray(pixels).save(buffer, format_)
     return buffer.getvalue()
 
 
