@@ -27,8 +27,7 @@ SPARE = 8  # candidates beyond the needed depth, so that near-ties at the last p
 WIDER = 16  # times as many spare ones for the queries where they did not
 FARTHEST = 2.0**125  # squared distance from the mean: that of two points is at most four times it
 
-# The key of a candidate is an integer that sorts by squared distance, then by reference. In a pool
-# the row of the query stands in front: 10 bits, for BLOCK rows.
+# The key of a candidate is an integer that sorts by squared distance, then by reference.
 DISTANCE_BITS = 31
 REFERENCE_BITS = 22
 NOBODY = 0x7F800000 << REFERENCE_BITS  # infinitely far
@@ -205,16 +204,15 @@ class _Pool:
     """The nearest references met so far of each query of a block.
 
     Attributes:
-        keys: (rows, width) those that were compared, ascending, with the row in front.
-        more: keys that were met since.
+        keys: (rows, width) those that were compared, ascending.
+        more: keys that were met since, of the queries in `rows`.
         floors: (rows,) the least product that still makes a candidate.
     """
 
     def __init__(self, depths: Tensor, width: int, error: float):
         self.depths, self.error = depths, error
-        rows = torch.arange(len(depths), device=depths.device)
-        self.row_keys = rows << (DISTANCE_BITS + REFERENCE_BITS)
-        self.keys = (self.row_keys | NOBODY)[:, None].repeat(1, width)
+        self.keys = torch.full((len(depths), width), NOBODY, device=depths.device)
+        self.rows: list[Tensor] = []
         self.more: list[Tensor] = []
         self.count = 0  # of more
         self.floors: Tensor | None = None
@@ -229,27 +227,39 @@ class _Pool:
         if turned:
             rows, columns = columns, rows
         found = references.index_select(0, columns)
-        keys = _keys(products.view(-1).index_select(0, places) * -2, found)
-        keys |= self.row_keys.index_select(0, rows)
-        self.more.append(keys)
-        self.count += len(keys)
+        self.rows.append(rows.to(torch.int16))
+        self.more.append(_keys(products.view(-1).index_select(0, places) * -2, found))
+        self.count += len(places)
         if self.count > self.keys.numel():
             self._compare()
 
     def _compare(self) -> None:
         """Keep the nearest, and raise the floors to what may still be nearer than these."""
-        keys = _sorted(torch.cat([self.keys.view(-1), *self.more]))
-        self.more, self.count = [], 0
-        starts = torch.searchsorted(keys, self.row_keys)
-        ranks = torch.arange(self.keys.shape[1], device=keys.device)
-        self.keys = keys[starts[:, None] + ranks]
+        if self.count:
+            more = _table(torch.cat(self.more), torch.cat(self.rows), len(self.keys))
+            width = self.keys.shape[1]
+            self.keys = _sorted(torch.cat([self.keys, more], dim=1))[:, :width].contiguous()
+            self.rows, self.more, self.count = [], [], 0
         last = _squared(self.keys.gather(1, self.depths[:, None] - 1)[:, 0])
         self.floors = _reach(last, self.error) / -2
 
     def best(self) -> Tensor:
         """(rows, width) keys in ascending order, NOBODY where there are no more."""
         self._compare()
-        return self.keys - self.row_keys[:, None]
+        return self.keys
+
+
+def _table(keys: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """(num_rows, most in a row) keys in their rows, filled up with NOBODY."""
+    # Sorting each row of a table is several times as fast as sorting all keys by row and distance.
+    order = _stable_order(rows)
+    rows = rows.index_select(0, order).long()
+    starts = torch.searchsorted(rows, torch.arange(num_rows + 1, device=rows.device))
+    most = int(starts.diff().max())
+    nth = torch.arange(len(rows), device=rows.device) - starts.index_select(0, rows)
+    table = keys.new_full((num_rows, most), NOBODY)
+    table.view(-1)[rows * most + nth] = keys.index_select(0, order)
+    return table
 
 
 def _origin(points: Tensor) -> Tensor:
@@ -318,6 +328,13 @@ def _places_reaching(products: Tensor, floors: Tensor) -> Tensor:
     if products.is_cpu:
         return torch.from_numpy(np.flatnonzero(products.numpy() >= floors.numpy()))
     return _set_places(products >= floors)
+
+
+def _stable_order(rows: Tensor) -> Tensor:
+    """What sorts small integers; numpy counts them."""
+    if rows.is_cpu:
+        return torch.from_numpy(np.argsort(rows.numpy(), kind="stable"))
+    return rows.argsort(stable=True)
 
 
 def _sorted(keys: Tensor) -> Tensor:
