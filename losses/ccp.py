@@ -23,7 +23,12 @@ from torch import Tensor, nn
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
 from losses._tools.as_it_comes import as_it_comes
-from losses._tools.ball import BallDotProductSimilarity, BallLpDistance, ball_normalize
+from losses._tools.ball import (
+    BallDotProductSimilarity,
+    BallLpDistance,
+    ball_normalize,
+    ball_normalizes,
+)
 from losses._tools.c1 import C1Loss
 from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
 from losses._tools.checks import check_base_params, check_choice, check_not_negative, check_positive
@@ -123,7 +128,6 @@ def build_pair_loss(
     name: str,
     params: Mapping[str, float] | None = None,
     distance: BaseDistance | None = None,
-    normalize: bool = True,
 ) -> BaseMetricLossFunction:
     """A pair loss by name, by default on the ball; parameters not given are those for CUB."""
     if name not in PAIR_LOSSES:
@@ -132,8 +136,7 @@ def build_pair_loss(
     chosen = PAIR_LOSSES[name]
     defaults = chosen.published["cub"]
     check_base_params(name, params or {}, defaults)
-    distance = distance or chosen.distance(normalize_embeddings=normalize)
-    return chosen.loss(**{**defaults, **(params or {})}, distance=distance)
+    return chosen.loss(**{**defaults, **(params or {})}, distance=distance or chosen.distance())
 
 
 class CCPLoss(HostBuffers, ProxyLoss):
@@ -174,8 +177,7 @@ class CCPLoss(HostBuffers, ProxyLoss):
         check_positive(proxies_per_class=proxies_per_class)
         proxy_weight, batch_weight = term_weights(batch_loss_weight, batch_share)
         if isinstance(base, str):
-            # Vectors are normalised before it sees them.
-            base = build_pair_loss(base, base_params, distance, normalize=False)
+            base = build_pair_loss(base, base_params, distance)
         elif base_params is not None or distance is not None:
             raise ValueError("base_params and distance belong to a base given by name")
         super().__init__(
@@ -212,19 +214,18 @@ class CCPLoss(HostBuffers, ProxyLoss):
         base, weights = self.base, (self.proxy_weight, self.batch_weight)
         if self.base_alone:
             weights = (0.0, 1.0)
-        if weights[0] == 0:
-            loss: Tensor = base(ball_normalize(embeddings), labels, indices_tuple)
-            return weights[1] * loss
         proxies, proxy_labels = self.proxies.to(embeddings), self.proxy_labels.to(labels.device)
+        if not ball_normalizes(self.distance):
+            embeddings, proxies = ball_normalize(embeddings), ball_normalize(proxies)
+        if weights[0] == 0:
+            loss: Tensor = base(embeddings, labels, indices_tuple)
+            return weights[1] * loss
         if isinstance(base, AllPairsContrastiveLoss) and base.as_it_comes(indices_tuple):
-            vectors = ball_normalize(torch.cat([proxies, embeddings]))
-            all_labels = torch.cat([proxy_labels, labels])
-            return base.with_references(vectors, all_labels, len(proxies), weights)
-        proxies, anchors = ball_normalize(proxies), ball_normalize(embeddings)
+            return base.with_references(embeddings, labels, proxies, proxy_labels, weights)
         triplets = self._proxy_triplets(labels)
-        loss = weights[0] * base(anchors, labels, triplets, proxies, proxy_labels)
+        loss = weights[0] * base(embeddings, labels, triplets, proxies, proxy_labels)
         if weights[1] > 0:
-            loss = loss + weights[1] * base(anchors, labels, indices_tuple)
+            loss = loss + weights[1] * base(embeddings, labels, indices_tuple)
         return loss
 
     def _proxy_triplets(self, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -22,7 +22,7 @@ from losses._tools.first_gradient import first_gradient_only
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements, weighted
 from losses._tools.nca import cross_entropy_and_slopes
-from losses._tools.normalize import through_unit_, to_unit
+from losses._tools.normalize import divided, through_division_
 from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space, note_adjusted
 
 # Similarities of the proxy term held at a time (16 MB in float32).
@@ -66,8 +66,8 @@ class _ShortForm(torch.autograd.Function):
     def forward(
         ctx: Any, embeddings: Tensor, proxies: Tensor, formula: Formula, reg: tuple[float, int]
     ) -> Tensor:
-        unit, inverse = to_unit(embeddings)
-        unit_proxies, proxy_inverse = to_unit(proxies)
+        unit, inverse = divided(embeddings)
+        unit_proxies, proxy_inverse = divided(proxies)
         loss, slopes = formula(unit @ unit_proxies.t())
         by_unit, by_unit_proxies = slopes @ unit_proxies, slopes.t() @ unit
         reg_weight, num_classes = reg
@@ -81,8 +81,8 @@ class _ShortForm(torch.autograd.Function):
             by_unit_proxies.view_as(by_class).add_(by_sums.unsqueeze(1))
             loss = torch.add(loss, proxy_loss, alpha=reg_weight)
         ctx.save_for_backward(
-            through_unit_(by_unit, unit, inverse),
-            through_unit_(by_unit_proxies, unit_proxies, proxy_inverse),
+            through_division_(by_unit, unit, inverse),
+            through_division_(by_unit_proxies, unit_proxies, proxy_inverse),
         )
         return loss
 

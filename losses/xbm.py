@@ -108,7 +108,9 @@ class XBMLoss(HostBuffers, BaseMetricLossFunction):
         memory_labels = self.memory_labels[:filled].to(embeddings.device)
         base = self.base
         if isinstance(base, C1Loss | AllPairsContrastiveLoss) and base.as_it_comes():
-            loss = base.against(embeddings, labels, memory, memory_labels, own_slots)
+            loss = base.with_references(
+                embeddings, labels, memory, memory_labels, left_out=own_slots
+            )
             return self.memory_weight * loss
         same = labels.unsqueeze(1) == memory_labels
         different = ~same

@@ -17,8 +17,9 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
 from losses._tools.as_it_comes import as_it_comes
+from losses._tools.ball import BallLpDistance
 from losses._tools.first_gradient import first_gradient_only
-from losses._tools.normalize import unit_normalize
+from losses._tools.normalize import SMALLEST_NORM, divided, through_division_
 
 
 class AllPairsContrastiveLoss(ContrastiveLoss):
@@ -41,46 +42,43 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
         c_f.check_shapes(embeddings, labels)
         labels = c_f.to_device(labels, embeddings)
         if ref_emb is None:
-            return self.with_references(embeddings, labels, 0, (0, 1))
+            return self._loss(embeddings, None, labels, labels, (0, 1))
         ref_emb, ref_labels = c_f.set_ref_emb(embeddings, labels, ref_emb, ref_labels)
-        return self.against(embeddings, labels, ref_emb, ref_labels)
+        return self.with_references(embeddings, labels, ref_emb, ref_labels)
 
-    def against(
+    def with_references(
         self,
         embeddings: Tensor,
         labels: Tensor,
         ref_emb: Tensor,
         ref_labels: Tensor,
-        left_out: Tensor | None = None,
-    ) -> Tensor:
-        """The loss against references, for each anchor without the one in `left_out`."""
-        vectors, all_labels = torch.cat([ref_emb, embeddings]), torch.cat([ref_labels, labels])
-        return self.with_references(vectors, all_labels, len(ref_emb), (1, 0), left_out)
-
-    def with_references(
-        self,
-        vectors: Tensor,
-        labels: Tensor,
-        num_references: int,
-        weights: tuple[float, float],
+        weights: tuple[float, float] = (1, 0),
         left_out: Tensor | None = None,
     ) -> Tensor:
         """The weighted losses against references and within the batch, added up in one go.
 
         Args:
-            vectors: the references, then the batch; labels likewise.
             left_out: (batch,) a reference that each vector of the batch is not compared with.
         """
-        margins = (self.pos_margin, self.neg_margin)
-        vectors = self._normalized(vectors)
-        return _Contrastive.apply(vectors, labels, num_references, margins, weights, left_out)
+        all_labels = torch.cat([ref_labels, labels])
+        return self._loss(embeddings, ref_emb, labels, all_labels, weights, left_out)
 
-    def _normalized(self, vectors: Tensor) -> Tensor:
-        distance = self.distance
-        as_torch_does = type(distance).normalize is BaseDistance.normalize
-        if distance.normalize_embeddings and as_torch_does:
-            return unit_normalize(vectors)
-        return distance.maybe_normalize(vectors)
+    def _loss(
+        self,
+        embeddings: Tensor,
+        references: Tensor | None,
+        labels: Tensor,
+        all_labels: Tensor,
+        weights: tuple[float, float],
+        left_out: Tensor | None = None,
+    ) -> Tensor:
+        distance, least = self.distance, least_norm(self.distance)
+        if distance.normalize_embeddings and least is None:  # in a way of its own
+            embeddings = distance.normalize(embeddings)
+            references = None if references is None else distance.normalize(references)
+        same = labels.unsqueeze(1) == all_labels
+        margins = (self.pos_margin, self.neg_margin)
+        return _Contrastive.apply(embeddings, references, same, margins, weights, least, left_out)
 
     def as_it_comes(self, indices_tuple: tuple[Tensor, ...] | None = None) -> bool:
         """Whether all is as this class can do it faster."""
@@ -94,69 +92,84 @@ class AllPairsContrastiveLoss(ContrastiveLoss):
         )
 
 
+def least_norm(distance: BaseDistance) -> float | None:
+    """What a distance divides vectors by at least, which it divides by their norms; if it does."""
+    if not distance.normalize_embeddings:
+        return None
+    known = {BaseDistance.normalize: SMALLEST_NORM, BallLpDistance.normalize: 1.0}
+    return known.get(type(distance).normalize)
+
+
 class _Contrastive(torch.autograd.Function):
-    """The weighted losses of a batch, the last rows, against references, the first, and in itself.
+    """The weighted losses of a batch against references and in itself.
 
     Each is the mean violation of positive pairs plus that of negative pairs, zeros not counted.
-    Masks are of floats throughout: arithmetic on them is several times as fast as on booleans.
+    Columns are the references, then the batch.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        vectors: Tensor,
-        labels: Tensor,
-        num_references: int,
+        batch: Tensor,
+        references: Tensor | None,
+        same: Tensor,
         margins: tuple[float, float],
         weights: tuple[float, float],
+        least: float | None,
         left_out: Tensor | None,
     ) -> Tensor:
         pos_margin, neg_margin = margins
-        same = (labels[num_references:].unsqueeze(1) == labels).to(vectors.dtype)
-        sign = same * 2 - 1
+        num_references = 0 if references is None else len(references)
+        vectors = batch if references is None else torch.cat([references, batch])
+        vectors, inverse = (vectors, None) if least is None else divided(vectors, least)
         roots, apart = _distances(vectors, num_references)
-        offsets = neg_margin - same * (pos_margin + neg_margin)
-        violations = torch.addcmul(offsets, sign, roots * apart).relu_()
+        distances = roots * apart
+        too_far, too_near = (distances - pos_margin).relu_(), distances.sub_(neg_margin)
+        violations = torch.where(same, too_far, too_near.clamp_max_(0))
         violations[:, num_references:].fill_diagonal_(0)
         if left_out is not None:
             violations.scatter_(1, left_out.unsqueeze(1), 0)
-        violated = violations.sign()
-        pair_weights = _pair_weights(violated, same, num_references, weights)
-        loss = torch.vdot(violations.flatten(), pair_weights.flatten())
+        signs = violations.sign()
+        slopes = _pair_weights(signs, same, num_references, weights).mul_(signs)
+        loss = torch.vdot(violations.flatten(), slopes.flatten())
         # The gradient by each distance, divided by the distance: what backward multiplies
         # differences of vectors with. Where two vectors coincide there is no direction.
-        slopes = pair_weights.mul_(violated).mul_(sign).mul_(apart).div_(roots)
-        ctx.save_for_backward(vectors, slopes)
-        ctx.num_references = num_references
+        slopes.mul_(apart).div_(roots)
+        ctx.save_for_backward(vectors, inverse, slopes)
+        ctx.num_references, ctx.least = num_references, least
         return loss
 
     @staticmethod
     @first_gradient_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, slopes = ctx.saved_tensors
-        slopes = slopes * gradient
-        batch = vectors[ctx.num_references :]
-        result = (vectors * slopes.sum(0).unsqueeze(1)).addmm_(slopes.T, batch, alpha=-1)
-        of_batch = result[ctx.num_references :]
-        of_batch.addmm_(slopes, vectors, alpha=-1).addcmul_(batch, slopes.sum(1, keepdim=True))
-        return result, None, None, None, None, None
+        vectors, inverse, slopes = ctx.saved_tensors
+        references, slopes = ctx.num_references, slopes * -gradient
+        first = 0 if ctx.needs_input_grad[1] else references  # of the vectors with a gradient
+        own, rows = slopes[:, first:], vectors[first:]
+        result, lengths = own.T @ vectors[references:], own.sum(0).neg_()
+        result[references - first :].addmm_(slopes, vectors)
+        lengths[references - first :].sub_(slopes.sum(1))
+        result.addcmul_(rows, lengths.unsqueeze(1))
+        if inverse is not None:
+            through_division_(result, rows, inverse[first:], ctx.least)
+        by_references = None if first == references else result[:references]
+        return result[references - first :], by_references, None, None, None, None, None
 
 
 def _pair_weights(
-    violated: Tensor, same: Tensor, num_references: int, weights: tuple[float, float]
+    signs: Tensor, same: Tensor, num_references: int, weights: tuple[float, float]
 ) -> Tensor:
     """What each pair's violation counts for: its part's weight by the violations of its kind."""
-    positive = violated * same
-    counts = torch.stack([positive, violated - positive]).sum(dim=1)
-    sizes = (num_references, same.shape[1] - num_references)
-    parts = []
-    for count, alike, weight in zip(
-        counts.split(sizes, 1), same.split(sizes, 1), weights, strict=True
-    ):
-        if alike.shape[1] > 0:
-            of_positive, of_negative = (weight / count.sum(1).clamp_min_(1)).unbind()
-            parts.append((alike * (of_positive - of_negative)).add_(of_negative))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    positive = signs.relu().sum(0)
+    counts = torch.stack([positive, positive - signs.sum(0)])
+    parts = zip(counts.tensor_split((num_references,), dim=1), weights, strict=True)
+    each = [
+        (weight / count.sum(1, keepdim=True).clamp_min_(1)).expand_as(count)
+        for count, weight in parts
+        if count.shape[1] > 0
+    ]
+    of_positive, of_negative = torch.cat(each, dim=1)
+    return torch.where(same, of_positive, of_negative)
 
 
 def _distances(vectors: Tensor, num_references: int) -> tuple[Tensor, Tensor]:

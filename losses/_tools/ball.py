@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytorch_metric_learning.distances import DotProductSimilarity, LpDistance
+from pytorch_metric_learning.distances import BaseDistance, DotProductSimilarity, LpDistance
 from torch import Tensor, nn
 
 from losses._tools.normalize import divide_by_norm
@@ -32,3 +32,9 @@ class BallDotProductSimilarity(DotProductSimilarity):
 
     def normalize(self, embeddings: Tensor, dim: int = 1) -> Tensor:
         return ball_normalize(embeddings, dim=dim)
+
+
+def ball_normalizes(distance: BaseDistance) -> bool:
+    """Whether a distance does so itself with what it is given."""
+    kinds = (BallLpDistance, BallDotProductSimilarity)
+    return distance.normalize_embeddings and isinstance(distance, kinds)

@@ -48,13 +48,13 @@ class C1Loss(BaseMetricLossFunction):
         masks = self._pair_masks(indices_tuple, labels, ref_labels, (len(embeddings), len(ref_emb)))
         return {"loss": elements(self._losses(embeddings, ref_emb, *masks))}
 
-    def against(
+    def with_references(
         self,
         embeddings: Tensor,
         labels: Tensor,
         ref_emb: Tensor,
         ref_labels: Tensor,
-        left_out: Tensor | None,
+        left_out: Tensor | None = None,
     ) -> Tensor:
         """The mean loss against references, for each anchor without the one in `left_out`."""
         check_embeddings(embeddings)
@@ -64,7 +64,7 @@ class C1Loss(BaseMetricLossFunction):
         return self._losses(embeddings, ref_emb, same.bool(), different.bool()).mean()
 
     def as_it_comes(self) -> bool:
-        """Whether `against` is what this class would do with a list of pairs."""
+        """Whether `with_references` is what this class would do with a list of pairs."""
         return as_it_comes(self, MeanReducer) and not self.distance.collect_stats
 
     def _losses(

@@ -14,7 +14,7 @@ from pytorch_metric_learning.distances.base_distance import BaseDistance
 from torch import Tensor
 
 from losses._tools.first_gradient import first_gradient_only
-from losses._tools.normalize import SMALLEST_NORM, through_unit_, to_unit
+from losses._tools.normalize import SMALLEST_NORM, divided, through_division_
 
 # Cosines -> a loss, and the derivative of the loss by each of them.
 Formula = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -63,7 +63,7 @@ class _CosineLoss(torch.autograd.Function):
 
 def _cosines(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Unit embeddings, 1 / norms of embeddings and proxies, and (batch, proxies) cosines."""
-    unit, inverse = to_unit(embeddings)
+    unit, inverse = divided(embeddings)
     norms = torch.linalg.vector_norm(proxies, dim=1)
     proxy_inverse = norms.clamp_min_(SMALLEST_NORM).reciprocal_()
     return unit, inverse, proxy_inverse, (unit @ proxies.t()).mul_(proxy_inverse)
@@ -82,7 +82,7 @@ def _gradients(
     scaled = slopes * proxy_inverse
     of_embeddings = of_proxies = None
     if needed[0]:
-        of_embeddings = through_unit_(scaled @ proxies, unit, inverse)
+        of_embeddings = through_division_(scaled @ proxies, unit, inverse)
     if needed[1]:
         radial = (scaled * cosines).sum(dim=0).mul_(proxy_inverse)
         of_proxies = (scaled.t() @ unit).addcmul_(proxies, radial.unsqueeze(1), value=-1)

@@ -13,44 +13,40 @@ from losses._tools.first_gradient import first_gradient_only
 SMALLEST_NORM = 1e-12
 
 
-def unit_normalize(vectors: Tensor, dim: int = -1) -> Tensor:
-    """What torch.nn.functional.normalize gives along `dim`."""
-    return divide_by_norm(vectors, SMALLEST_NORM, dim)
-
-
 def divide_by_norm(vectors: Tensor, least: float, dim: int = -1) -> Tensor:
     """v divided by its Euclidean norm along `dim`, or by `least` if that is more."""
     return _DivideByNorm.apply(vectors, least, dim)
 
 
-def to_unit(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of norm 1, and (n, 1) what each was multiplied with."""
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    inverse = norms.clamp_min_(SMALLEST_NORM).reciprocal_()
-    return rows * inverse, inverse
+# The same without autograd, for losses whose own gradient is written out.
 
 
-def through_unit_(gradient: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
-    """In place, the gradient by rows from that by the unit rows made of them."""
-    radial = torch.linalg.vecdot(gradient, unit).unsqueeze(1)
-    return gradient.addcmul_(unit, radial, value=-1).mul_(inverse)
+def divided(vectors: Tensor, least: float = SMALLEST_NORM, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """Divided vectors, and what each was multiplied with."""
+    norms = torch.linalg.vector_norm(vectors, dim=dim, keepdim=True)
+    inverse = norms.clamp_min_(least).reciprocal_()
+    return vectors * inverse, inverse
+
+
+def through_division_(
+    gradient: Tensor, short: Tensor, inverse: Tensor, least: float = SMALLEST_NORM, dim: int = -1
+) -> Tensor:
+    """In place, the gradient by vectors from that by the divided ones, `short`."""
+    # On the sphere only what is perpendicular to the vector moves it.
+    radial = torch.linalg.vecdot(gradient, short, dim=dim).unsqueeze(dim)
+    radial *= inverse < 1 / least
+    return gradient.addcmul_(short, radial, value=-1).mul_(inverse)
 
 
 class _DivideByNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, least: float, dim: int) -> Tensor:
-        norms = torch.linalg.vector_norm(vectors, dim=dim, keepdim=True)
-        scale = norms.clamp_min(least).reciprocal_()
-        divided = vectors * scale
-        ctx.save_for_backward(divided, scale)
-        ctx.least, ctx.dim = least, dim
-        return divided
+        short, inverse = divided(vectors, least, dim)
+        ctx.save_for_backward(short, inverse)
+        ctx.rule = least, dim
+        return short
 
     @staticmethod
     @first_gradient_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        divided, scale = ctx.saved_tensors
-        # On the sphere only what is perpendicular to the vector moves it.
-        radial = torch.linalg.vecdot(gradient, divided, dim=ctx.dim).unsqueeze(ctx.dim)
-        radial *= scale < 1 / ctx.least
-        return torch.addcmul(gradient, divided, radial, value=-1).mul_(scale), None, None
+        return through_division_(gradient.clone(), *ctx.saved_tensors, *ctx.rule), None, None

@@ -68,11 +68,9 @@ def test_both_terms_in_one_go_are_their_sum(weight: float) -> None:
 
     def in_one_go(function: Any, embeddings: Tensor, references: Tensor) -> Tensor:
         _, labels, _, reference_labels = case()
-        vectors, all_labels = (
-            torch.cat([references, embeddings]),
-            torch.cat([reference_labels, labels]),
+        return function.with_references(
+            embeddings, labels, references, reference_labels, (1, weight)
         )
-        return function.with_references(vectors, all_labels, len(references), (1, weight))
 
     torch.testing.assert_close(
         value_and_gradients(in_one_go, ours), value_and_gradients(apart, pml)
