@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from harness import registry
 from harness.config import RunConfig
@@ -41,6 +40,7 @@ from harness.model.network import NORMALIZERS
 from harness.system.device import choose_device, cpu_threads
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit
+from losses.drml import GroupedLinear
 from losses.proxygml import ProxyGMLLoss
 from protocols.splits import split_classes
 
@@ -219,8 +219,9 @@ def make_unit(loss: str, listing: Listing, features: Features, size: Size) -> Un
 def products(trainer: Trainer) -> Call:
     """The matrix products of a step: of head and loss, forward and backward."""
     batch, size = trainer.protocol.batch_size, trainer.protocol.embedding_size
-    weights = [m.weight.detach() for m in trainer.model.head.modules() if isinstance(m, nn.Linear)]
-    inputs = [torch.randn(batch, weight.shape[1]) for weight in weights]
+    layers = [m for m in trainer.model.head.modules() if isinstance(m, nn.Linear | GroupedLinear)]
+    weights = [layer.weight.detach() for layer in layers]  # of groups: one product for each
+    inputs = [torch.randn(*weight.shape[:-2], batch, weight.shape[-1]) for weight in weights]
     embeddings = torch.randn(batch, size)
     pairs = [(embeddings, table) for table in compared_with(trainer.loss, embeddings)]
     if isinstance(trainer.loss, ProxyGMLLoss):  # compares proxies with sums over each class, too
@@ -230,7 +231,7 @@ def products(trainer: Trainer) -> Call:
     @torch.no_grad()
     def run() -> None:
         for values, weight in zip(inputs, weights, strict=True):
-            linear(values, weight).T @ values
+            (values @ weight.mT).mT @ values
         for rows, table in pairs:
             matrix = rows @ table.T
             matrix @ table
@@ -331,7 +332,11 @@ def main() -> None:
     with cpu_threads(1):
         for name in options.losses or registry.names("loss"):
             unit = make_unit(name, listing, features, size)
-            print(measure(unit, size).line(judged=not options.quick), flush=True)
+            try:
+                line = measure(unit, size).line(judged=not options.quick)
+            except ValueError as error:
+                line = f"{name:<16}   not measured: {error}"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
