@@ -158,10 +158,11 @@ def width_of(column: pd.Series) -> int:
 def blocks(rows: pd.DataFrame, width: int) -> list[pd.DataFrame]:
     """The columns in parts that fit side by side, each behind the first one, which names rows."""
     first, *others = rows.columns
+    widths = {column: width_of(rows[column]) for column in rows.columns}
     parts: list[list[str]] = [[first]]
     for column in others:
-        taken = sum(width_of(rows[name]) for name in parts[-1])
-        if len(parts[-1]) > 1 and 1 + taken + width_of(rows[column]) > width:
+        taken = sum(widths[name] for name in parts[-1])
+        if len(parts[-1]) > 1 and 1 + taken + widths[column] > width:
             parts.append([first])
         parts[-1].append(column)
     return [rows[part] for part in parts]
