@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -153,7 +153,9 @@ class _Crew:
         arguments = (number, self.target, self.job, device, theirs, self.stop)
         # Not a daemon: it may start processes of its own, which load images.
         process = self.context.Process(target=_work, args=arguments)
-        with thread_limit(self.threads), _ignoring_interrupts(), _without_main():
+        # It never hears of Ctrl-C: we tell it.
+        ignoring = _answering_interrupts(signal.SIG_IGN)
+        with thread_limit(self.threads), ignoring, _without_main():
             process.start()
         theirs.close()
         self.processes.append(process)
@@ -204,31 +206,23 @@ def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None
         target(job, device, report)
 
 
-@contextmanager
-def _asking_first(ask: Callable[[], None]) -> Iterator[None]:
+def _asking_first(ask: Callable[[], None]) -> AbstractContextManager[None]:
     """Answer the first Ctrl-C with a question; the next one interrupts as ever."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears of signals
-        return
 
     def first(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         ask()
 
-    before = signal.signal(signal.SIGINT, first)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return _answering_interrupts(first)
 
 
 @contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that are started here never hear of Ctrl-C: their parent tells them."""
+def _answering_interrupts(answer: Any) -> Iterator[None]:
+    """Have Ctrl-C call a function or be ignored; only the main thread hears of signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, answer)
     try:
         yield
     finally:
