@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -43,47 +43,43 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
 def refused(
-    command: str, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """What is said of a command that leaves nothing behind."""
-    before = set(tmp_path.rglob("*"))
-    flags = [*flags, "--runs-dir", str(tmp_path / "runs"), "--cache-dir", str(tmp_path / "cache")]
-    if command not in ("search", "train"):
-        flags += ["--results-dir", str(tmp_path / "results")]
-    assert main([command, "--loss", "triplet", *COMMANDS[command], *flags]) == 2
-    assert set(tmp_path.rglob("*")) == before
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith("error: ")
-    return said.err
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """What is said of a command on pictures, which leaves nothing behind."""
+
+    def run(command: str, *flags: str, protocol: str = FOLDER) -> str:
+        before = set(tmp_path.rglob("*"))
+        what = ["--loss", "triplet", "--dataset", f"folder:{pictures}", "--trunk", "convnet"]
+        places = ["runs", "cache"] + ["results"] * (command not in ("search", "train"))
+        where = [word for name in places for word in (f"--{name}-dir", str(tmp_path / name))]
+        how = ["--protocol", protocol, *COMMANDS[command], *flags]
+        assert main([command, *what, *how, *where]) == 2
+        assert set(tmp_path.rglob("*")) == before
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.startswith("error: ")
+        return said.err
+
+    return run
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("protocol", SCHEDULES)
 def test_a_length_that_is_none_or_two(
-    command: str,
-    protocol: str,
-    pictures: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: str, protocol: str, refused: Callable[..., str]
 ) -> None:
-    flags = ["--dataset", f"folder:{pictures}", "--trunk", "convnet", "--protocol", protocol]
-    assert SCHEDULES[protocol] in refused(command, flags, tmp_path, capsys)
+    assert SCHEDULES[protocol] in refused(command, protocol=protocol)
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "cost"])
 @pytest.mark.parametrize("message", SPLITS)
 def test_a_split_of_classes_that_are_not_there_twice_or_too_few(
-    command: str,
-    message: str,
-    pictures: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: str, message: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump(SPLITS[message]))
-    flags = ["--dataset", f"folder:{pictures}", "--trunk", "convnet", "--protocol", FOLDER]
-    said = refused(command, [*flags, "--split", str(file)], tmp_path, capsys)
+    said = refused(command, "--split", str(file))
     assert message in said and "mine.yaml" in said
 
 
@@ -96,11 +92,6 @@ def test_a_split_of_classes_that_are_not_there_twice_or_too_few(
     ],
 )
 def test_a_grid_that_is_too_large(
-    flags: list[str],
-    message: str,
-    pictures: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    flags: list[str], message: str, refused: Callable[..., str]
 ) -> None:
-    where = ["--dataset", f"folder:{pictures}", "--trunk", "convnet", "--protocol", FOLDER]
-    assert message in refused("sweep", [*where, *flags], tmp_path, capsys)
+    assert message in refused("sweep", *flags)

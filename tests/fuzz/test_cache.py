@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import write_images
 from ends import cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,13 +19,6 @@ from harness.data.image_cache import open_store
 from harness.data.loading import Loader
 from harness.datasets import folder
 from harness.training.saved import load
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("fuzz") / "pictures"
-    write_images(root, num_classes=2, per_class=2)
-    return root
 
 
 def _damage(data: st.DataObject, folder: Path, *names: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_images
 from dataset_files import write_cars, write_cub, write_inaturalist_json, write_inshop, write_sop
 from ends import cases, run, unchanged
 from hypothesis import given
@@ -100,13 +99,6 @@ def _encoded(format_: str) -> bytes:
 SIDE = 256  # as `data check` resizes
 
 PICTURES = {kind: _encoded(kind) for kind in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("fuzz") / "pictures"
-    write_images(root, num_classes=2, per_class=2)
-    return root
 
 
 @cases(0.12)
