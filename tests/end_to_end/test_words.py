@@ -230,17 +230,6 @@ def test_a_table_of_many_columns_is_cut_into_several_that_fit() -> None:
     assert len(blocks(rows, 1000)) == 1
 
 
-@pytest.mark.slow
-def test_submit_leaves_nothing_to_be_ignored(tmp_path: Path, image_folder: Path) -> None:
-    words = ["submit", *search_words(tmp_path, "triplet", image_folder)[1:]]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    command = [sys.executable, "-m", "harness", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0
-    assert "Exception ignored" not in done.stderr
-    assert f"harness show --runs-dir '{tmp_path / 'runs here'}'" in done.stdout
-
-
 def test_a_head_that_is_attached_works_as_documented() -> None:
     """DRML's, as losses/README.md has it."""
     text = (Path(__file__).parents[2] / "losses" / "README.md").read_text()
