@@ -14,6 +14,7 @@ from harness.cli import main
 from harness.results import leaderboard
 from harness.results.compare import compare
 from harness.results.layout import find_records
+from harness.results.leaderboard import Leaderboard
 from harness.results.merge import merge
 from harness.results.records import RecordError, read_record
 
@@ -44,15 +45,14 @@ def changed(record: Any, at: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
-def show(results: Path) -> list[str]:
-    """Make and write every table; returns what could not enter."""
+def made(results: Path) -> Leaderboard:
+    """The table, and methods of it set against each other."""
     (table,) = {path.parents[2] for path in results.glob("*/*/records/*/*.json")}
     board = leaderboard.build(table)
-    leaderboard.write(board)
     methods = [m for m, k in zip(board.frame["method"], board.frame["kind"], strict=True) if k]
     if len(methods) > 1:
         compare([table], methods[:2], "map_at_r", [], lambda name: name)
-    return board.problems
+    return board
 
 
 RECORD = json.loads(json.dumps(make_record("ms", 3).__dict__))
@@ -64,18 +64,26 @@ def test_whatever_stands_at_any_place_is_named_or_shown(
 ) -> None:
     table = put_scores(tmp_path / "results", "triplet", [0.4, 0.5])
     put_scores(tmp_path / "results", "ms", [0.6, 0.7])
+    without = made(tmp_path / "results")
+    leaderboard.write(without)
     path = put(tmp_path / "results", make_record("ms", 3))
     for value in WRONG:
         path.write_text(json.dumps(changed(RECORD, at, value)))
-        problems = show(tmp_path / "results")
+        board = made(tmp_path / "results")
         try:
             read_record(path)
         except RecordError as error:
-            assert str(path) in str(error) and str(error) in problems
+            assert str(path) in str(error) and str(error) in board.problems
+            # The table stands as it was written, so it is not written once more.
+            assert board.frame.equals(without.frame)
+        else:
+            leaderboard.write(board)
     for text in ("NaN", "Infinity", "1e999"):
         written = json.dumps(changed(RECORD, at, "HERE")).replace('"HERE"', text)
         path.write_text(written)
-        assert any(str(path) in problem for problem in show(tmp_path / "results"))
+        board = made(tmp_path / "results")
+        assert any(str(path) in problem for problem in board.problems)
+        assert board.frame.equals(without.frame)
     assert table.exists()
 
 
@@ -102,7 +110,9 @@ def test_merge_takes_nothing_that_it_could_not_show(tmp_path: Path, content: byt
         name for name in (bad.name, worse.name) if any(name in said for said in done.refused)
     }
     assert sorted(path.name for path in find_records(done.tables[0])) == ["abc-01.json"] * 2
-    assert show(ours) == []
+    board = made(ours)
+    leaderboard.write(board)
+    assert board.problems == []
 
 
 def test_the_command_says_what_it_did_not_take(
