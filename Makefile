@@ -11,14 +11,14 @@ demo: $(INSTALLED)
 	$(BIN)/harness report --pictures --runs-dir runs/demo --results-dir runs/demo/results --output runs/demo/report.html
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 fast: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
 # Every call of the system fails once, and a thousand kills; `make test` takes a sample of both.
 faults: $(INSTALLED)
-	HARNESS_FAULTS=every HARNESS_KILL_ROUNDS=42 $(BIN)/python -m pytest -q -n auto --dist load \
+	HARNESS_FAULTS=every HARNESS_KILL_ROUNDS=84 $(BIN)/python -m pytest -q -n auto --dist load \
 		tests/faults tests/end_to_end/test_kill.py
 
 # So many damaged files and command lines, other ones every time; `make test` has 2,500 fixed ones.

@@ -23,7 +23,7 @@ from harness.system import files
 from harness.system.files import UNFINISHED, replacing
 from harness.training import saved, trainer
 
-KILLS = 24
+KILLS = 12  # each moment twice
 ROUNDS = int(os.environ.get("HARNESS_KILL_ROUNDS", "1"))  # of so many kills; more in `make faults`
 STEPS = FOLDER.replace("max_steps=4", "max_steps=12")  # six checkpoints in a fold
 
@@ -132,7 +132,7 @@ def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path,
         arguments = (searches(tmp_path, "cut"), "" if timed else moment, count)
         process = FORKS.Process(target=run_until, args=arguments)
         process.start()
-        process.join(rng.uniform(0.05, 0.3) if timed else None)
+        process.join(rng.uniform(0.05, 0.15) if timed else None)
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, (moment, count)
