@@ -13,13 +13,14 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning.distances import SNRDistance
 from pytorch_metric_learning.miners import MultiSimilarityMiner
-from pytorch_metric_learning.regularizers import SparseCentersRegularizer, ZeroMeanRegularizer
+from pytorch_metric_learning.regularizers import ZeroMeanRegularizer
 from torch import Tensor, nn
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
 from losses._tools.ccp_settings import CCP_PROTOCOL
 from losses._tools.mining import MinedLoss
 from losses._tools.proxy_anchor import ProxyAnchorLoss
+from losses._tools.soft_triple import SoftTripleLoss, WithinClassCenters
 from losses.method import (
     LOSS_LR,
     OPTIMIZER_PARAMS,
@@ -89,8 +90,8 @@ def build_softtriple(
     centers_per_class: int = 10,
 ) -> nn.Module:
     several = centers_per_class > 1
-    sparse = SparseCentersRegularizer(num_classes, centers_per_class) if several else None
-    loss = pml.SoftTripleLoss(
+    sparse = WithinClassCenters(num_classes, centers_per_class) if several else None
+    loss = SoftTripleLoss(
         num_classes,
         embedding_size,
         centers_per_class=centers_per_class,

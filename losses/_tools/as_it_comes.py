@@ -12,15 +12,20 @@ def as_it_comes(
     loss: BaseMetricLossFunction,
     reducer: type[BaseReducer],
     indices_tuple: tuple[Tensor, ...] | None = None,
+    weights_regularized: bool = False,
 ) -> bool:
-    """Without a miner, statistics or regularisers, and with this reducer for every sub-loss."""
+    """Without a miner, statistics or regularisers, and with this reducer for every sub-loss.
+
+    Args:
+        weights_regularized: the loss's own weights may have a regulariser.
+    """
     given = loss.reducer
     reducers = given.reducers.values() if type(given) is MultipleReducers else (given,)
     return (
         indices_tuple is None
         and not loss.collect_stats
         and loss.embedding_regularizer is None
-        and getattr(loss, "weight_regularizer", None) is None
+        and (weights_regularized or getattr(loss, "weight_regularizer", None) is None)
         and all(type(one) is reducer and not one.collect_stats for one in reducers)
     )
 
