@@ -1,7 +1,7 @@
 """What the shared parts bear: many workers at trials of no length, and thousands of records.
 
 $ python -m benchmarks.load --workers 32 --trials 2000
-$ python -m benchmarks.load --workers 32 --trials 2000 --postgres
+$ python -m benchmarks.load --workers 32 --trials 500 --postgres
 $ python -m benchmarks.load --records 10000
 """
 
@@ -17,8 +17,9 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from harness.searching.study import Study  # noqa: E402
 from harness.searching.summary import index_of  # noqa: E402
 
 SCORES = [0.1, 0.2, 0.3, 0.4]  # of the folds of every trial
+TELL_EVERY = 10  # seconds without a worker that ends
 LABEL = "load"  # in place of the fingerprint of images, which nobody opens
 
 
@@ -48,8 +50,8 @@ def work(config: RunConfig) -> None:
             study.finish(claim, TrialState.COMPLETE, 0.25, folds=SCORES, seconds=0.0)
 
 
-def search(config: RunConfig, workers: int) -> tuple[float, Counter[int]]:
-    """Seconds until all trials are done, and how often each index was."""
+def search(config: RunConfig, workers: int) -> tuple[float, float, Counter[int]]:
+    """Seconds until all trials are done, those after the first claim, and how often each was."""
     study = Study(build_experiment(config), LABEL)  # the tables are there before anybody asks
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.searching.study"])
@@ -57,13 +59,17 @@ def search(config: RunConfig, workers: int) -> tuple[float, Counter[int]]:
     processes = [context.Process(target=work, args=(config,)) for _ in range(workers)]
     for process in processes:
         process.start()
-    for process in processes:
-        process.join()
+    while at_work := [process.sentinel for process in processes if process.is_alive()]:
+        if not wait(at_work, timeout=TELL_EVERY):
+            done, seconds = len(study.counted()), time.perf_counter() - started
+            print(f"  {done} of {config.trials} trials after {seconds:.0f} s", file=sys.stderr)
     seconds = time.perf_counter() - started
     if any(process.exitcode for process in processes):
         raise SystemExit("a worker failed")
-    done = (trial for trial in study.trials() if trial.state == TrialState.COMPLETE)
-    return seconds, Counter(map(index_of, done))
+    done = study.completed()
+    first = min(trial.datetime_start for trial in done if trial.datetime_start)
+    last = max(trial.datetime_complete for trial in done if trial.datetime_complete)
+    return seconds, (last - first).total_seconds(), Counter(map(index_of, done))
 
 
 def config_for(folder: Path, trials: int, storage: str = "") -> RunConfig:
@@ -116,10 +122,13 @@ def postgres() -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=32)
-    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument(
+        "--trials", type=int, help="default: 2000, in a database 500, which take a minute"
+    )
     parser.add_argument("--postgres", action="store_true", help="instead of a journal")
     parser.add_argument("--records", type=int, default=0, help="make a table of so many instead")
     asked = parser.parse_args()
+    asked.trials = asked.trials or (500 if asked.postgres else 2000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if asked.records:
@@ -127,13 +136,13 @@ def main() -> None:
             rows, size = len(board.frame), f"{memory:.0f} MB more memory"
             print(f"{asked.records} records: a table of {rows} rows in {seconds:.1f} s, {size}")
             return
-        if asked.postgres:
-            with postgres() as url:
-                seconds, found = search(config_for(folder, asked.trials, url), asked.workers)
-        else:
-            seconds, found = search(config_for(folder, asked.trials), asked.workers)
+        with postgres() if asked.postgres else nullcontext("") as url:
+            all_in_all, seconds, found = search(
+                config_for(folder, asked.trials, url), asked.workers
+            )
     once = sorted(found) == list(range(asked.trials)) and set(found.values()) == {1}
-    print(f"{asked.trials} trials by {asked.workers} workers in {seconds:.1f} s")
+    starting = f"{all_in_all - seconds:.1f} s of them to start the workers"
+    print(f"{asked.trials} trials by {asked.workers} workers in {all_in_all:.1f} s, {starting}")
     print(f"{asked.trials / seconds:.1f} proposals per second; each index once: {once}")
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -134,7 +134,7 @@ class Journal(Storage):
     def _check_alone(self, path: Path, line: int, reason: str) -> None:
         """Whoever is at work has read more than will be left, and would write behind it."""
         workers = [lock.stem for lock in (self.folder / "workers").glob("*.lock")]
-        if any(map(self.alive, workers)):
+        if self.living(workers):
             raise DamagedJournal(
                 f"{path}, line {line}: {reason}\n"
                 "  somebody is still at work on this search: stop it, then repeat the command"
@@ -160,7 +160,10 @@ class Journal(Storage):
             lock.release()
         path.unlink(missing_ok=True)
 
-    def alive(self, worker: str) -> bool:
+    def living(self, workers: Collection[str]) -> set[str]:
+        return set(filter(self._holds_its_lock, workers))
+
+    def _holds_its_lock(self, worker: str) -> bool:
         try:
             with FileLock(self._lock_file(worker), timeout=0):
                 return False

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
@@ -37,8 +37,12 @@ class Storage(ABC):
         """Be a worker: a name, alive until the block or the process ends."""
 
     @abstractmethod
+    def living(self, workers: Collection[str]) -> set[str]:
+        """Those of these workers that still work."""
+
     def alive(self, worker: str) -> bool:
         """Whether the worker of that name still works."""
+        return worker in self.living([worker])
 
     def insist(self, action: Callable[[], Result]) -> Result:
         """Do something that may be done twice, however often it takes."""

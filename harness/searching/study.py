@@ -84,6 +84,7 @@ class Study:
         )
         self.storage = storage or storage_of(experiment)
         self.optuna = self.storage.insist(self._opened)
+        self._id = self.storage.insist(self._find_id)
         if self.storage.lost:
             self._rebuild()
 
@@ -214,8 +215,7 @@ class Study:
         running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < wanted]
         return [self.params_of(trial.params) for trial in running]
 
-    @property
-    def _id(self) -> int:
+    def _find_id(self) -> int:
         return self.storage.optuna.get_study_id_from_name(self.optuna.study_name)
 
     def trials(self) -> list[FrozenTrial]:
@@ -265,16 +265,15 @@ class Study:
 
     def _end_abandoned(self) -> list[FrozenTrial]:
         """Fail the trials whose worker is gone; all trials as they are then."""
-        trials, ended = self._trials(), False
-        for trial in trials:
-            if trial.state != TrialState.RUNNING:
-                continue
-            worker = trial.user_attrs.get("worker")
-            if worker is None or not self.storage.alive(worker):
-                ended = True
-                with suppress(UpdateFinishedTrialError):  # alive after all, and just done
-                    self.optuna.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        return self._trials() if ended else trials
+        trials = self._trials()
+        running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        workers = {trial.user_attrs.get("worker") for trial in running} - {None}
+        living = self.storage.living(workers) if workers else set()
+        abandoned = [t for t in running if t.user_attrs.get("worker") not in living]
+        for trial in abandoned:
+            with suppress(UpdateFinishedTrialError):  # alive after all, and just done
+                self.optuna.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        return self._trials() if abandoned else trials
 
     def _check_failures(self, ended: Sequence[FrozenTrial]) -> None:
         failed = [trial for trial in ended if trial.state == TrialState.FAIL]

@@ -34,6 +34,7 @@ from harness.searching.journal import Journal
 from harness.searching.loop import search
 from harness.searching.shared import Storage
 from harness.searching.storage import Database, open_storage
+from harness.searching.study import Study
 from harness.searching.summary import index_of
 
 
@@ -122,6 +123,21 @@ def test_every_trial_has_its_own_place_and_a_dead_worker_loses_its(
         again = one.claim(alive)
     assert again is not None and claims[1] is not None
     assert (again.index, again.params) == (1, claims[1].params)
+
+
+def test_a_claim_asks_no_more_of_a_database_when_many_are_at_work(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    wanted = config.updated({"storage": url, "trials": 8, "sampler": "random"})
+    study = Study(build_experiment(wanted), "no images")
+    asked = []
+    with study.storage.joined() as worker:
+        for _ in range(8):
+            with failing_statements() as counted:
+                assert study.claim(worker) is not None
+            asked.append(len(counted.calls))
+    assert max(asked[1:]) == asked[1]
 
 
 def test_the_result_of_a_worker_given_up_for_dead_is_not_counted_twice(
