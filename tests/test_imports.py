@@ -24,12 +24,12 @@ ROOT = Path(__file__).parent.parent
 # What is directly in `harness`, lowest first: a file imports what is in its own layer or below.
 LAYERS = (
     *(
-        ("errors", "redact", "typed", "plain_yaml", "config"),
+        ("errors", "plain_text", "redact", "typed", "plain_yaml", "config"),
         ("system",),
         ("metrics",),
         ("results",),
     ),
-    *(("registry", "split_file", "experiment"), ("model",), ("data",), ("training",)),
+    *(("loss_file", "registry", "split_file", "experiment"), ("model",), ("data",), ("training",)),
     *(("searching",), ("evaluation",), ("sweeping",), ("report",), ("cli",)),
     ("__init__", "__main__", "testing"),
 )

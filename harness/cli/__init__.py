@@ -18,7 +18,7 @@ from harness.cli.compare import compare
 from harness.cli.cost import cost
 from harness.cli.dashboard import dashboard
 from harness.cli.data import data
-from harness.cli.display import printable, write_on_any_terminal
+from harness.cli.display import log_on_terminal, say, write_on_any_terminal
 from harness.cli.embed import embed
 from harness.cli.eval import evaluate
 from harness.cli.geometry import geometry
@@ -73,7 +73,7 @@ app.add_typer(data, name="data")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"metric-harness {version_of('metric-harness')}")
+        say(f"metric-harness {version_of('metric-harness')}")
         raise typer.Exit
 
 
@@ -92,6 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     2 for what the user can mend, 130 for Ctrl-C, 70 for a bug of ours, with a report to send.
     """
     write_on_any_terminal()
+    log_on_terminal()
     try:
         with naming_disk_trouble():
             code = app(args=_expanded(arguments), standalone_mode=False, prog_name="harness")
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
         _complain(_in_words(error))
         return 2 if _is_refused_flag(error) or _trouble_in(error) else BUG
     if code == INTERRUPTED:
-        print("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
+        say("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 
@@ -146,4 +147,4 @@ def _stop_writing() -> None:
 
 
 def _complain(message: str) -> None:
-    print(f"error: {printable(message)}", file=sys.stderr)
+    say(f"error: {message}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.display import say
 from harness.cli.leaderboard import print_table
 from harness.cli.options import Protocol, ResultsDir, Trunk
 from harness.errors import unknown
@@ -60,11 +61,11 @@ def compare(
     title = "Differences in percent, the first minus the second"
     print_table(_rows(comparisons), title, (*NARROW, title_of(metric)))
     for comparison in comparisons:
-        print(f"- {comparing.in_words(comparison)}")
+        say(f"- {comparing.in_words(comparison)}")
     if len(tables) > 1:
         _print_ranks(ranks)
     for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        say(f"warning: {problem}", file=sys.stderr)
 
 
 def _full_name(name: str) -> str:
@@ -113,8 +114,8 @@ def _print_ranks(ranks: Ranks) -> None:
     from harness.results.compare import spell_p
 
     listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks.by_method.items())
-    print(f"Mean rank over {ranks.datasets} data sets: {listed}.")
+    say(f"Mean rank over {ranks.datasets} data sets: {listed}.")
     if ranks.p_value is None:
-        print("A Friedman test takes three methods and five data sets.")
+        say("A Friedman test takes three methods and five data sets.")
     else:
-        print(f"Friedman test of all being equal: p {spell_p(ranks.p_value)}.")
+        say(f"Friedman test of all being equal: p {spell_p(ranks.p_value)}.")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.leaderboard import print_table
 from harness.cli.options import progress, read_values
 
@@ -45,5 +46,5 @@ def cost(
         costs = measure_costs([*(loss or []), *(more or [])], values, folds, listener)
     print_table(shown(costs.frame), costs.title)
     for note in NOTES:
-        print(note)
-    print(f"files: {', '.join(map(str, costs.files))}")
+        say(note)
+    say(f"files: {', '.join(map(str, costs.files))}")

@@ -15,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.options import read_values
 from harness.cli.show import Studies, asked_for
 from harness.errors import HarnessError
@@ -57,12 +58,12 @@ def dashboard(
     server = _listening(host, port)
     server.set_app(Guard(wsgi(opened.optuna), host, server.server_port, write))
     changes = "changes are allowed" if write else "read-only"
-    print(
+    say(
         f"http://{host}:{server.server_port}/ shows {opened.place} ({changes}); Ctrl-C ends it",
         flush=True,
     )
     if not is_loopback(host):
-        print("warning: whoever reaches this machine can see it", file=sys.stderr, flush=True)
+        say("warning: whoever reaches this machine can see it", file=sys.stderr, flush=True)
     # In a thread of its own: a Ctrl-C that falls into an answer is lost on the server.
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

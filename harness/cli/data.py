@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.options import progress, read_values
 from harness.errors import HarnessError
 
@@ -53,10 +54,10 @@ def check(
         write_json(output, {**asdict(report), "usable": report.usable})
     whole = f"the whole lists: {output or '--output FILE'}"
     _print_report(report)
-    print(f"  {whole}")
+    say(f"  {whole}")
     if not report.usable:
         raise HarnessError("\n".join(_complaints(report, whole)))
-    print("usable")
+    say("usable")
 
 
 @data.command()
@@ -94,46 +95,46 @@ def prepare(
     for part, source in sources.items():
         absent = benchmark.absent(part, len(source.indices))
         without = f", {absent:,} missing or broken" if absent else ""
-        print(f"{part}: {len(source.indices):,} images{without}, fingerprint {source.fingerprint}")
+        say(f"{part}: {len(source.indices):,} images{without}, fingerprint {source.fingerprint}")
     if benchmark.unlisted:
-        print(f"published images that are not listed: {benchmark.unlisted:,}")
-    print(f"files: {benchmark.cache}")
+        say(f"published images that are not listed: {benchmark.unlisted:,}")
+    say(f"files: {benchmark.cache}")
 
 
 def _print_report(report: DatasetCheck) -> None:
-    print(f"{report.dataset}:")
+    say(f"{report.dataset}:")
     for name, count in report.counts.items():
         published = report.expected.get(name)
         verdict = "" if published is None else "as published"
         if name in report.wrong_counts:
             verdict = f"WRONG, published: {published:,}"
-        print(f"  {name.replace('_', ' '):<15} {count:>9,}  {verdict}".rstrip())
+        say(f"  {name.replace('_', ' '):<15} {count:>9,}  {verdict}".rstrip())
     (small, least), (large, most) = report.smallest, report.largest
-    print(f"  images per class: {least:,} ({small}) to {most:,} ({large})")
+    say(f"  images per class: {least:,} ({small}) to {most:,} ({large})")
     if report.superclasses:
-        print(f"  superclasses: {report.superclasses}")
-    print(f"  missing files: {_few(report.missing)}")
-    print(f"  broken files: {_few([name for name, _ in report.broken])}")
+        say(f"  superclasses: {report.superclasses}")
+    say(f"  missing files: {_few(report.missing)}")
+    say(f"  broken files: {_few([name for name, _ in report.broken])}")
     for mode, names in report.modes.items():
-        print(f"  {mode} images: {_few(names)}")
+        say(f"  {mode} images: {_few(names)}")
     _print_duplicates("the same file twice", report.same_files)
     _print_duplicates("the same picture twice, perhaps encoded anew", report.same_pictures)
-    print(f"  sha256 of names, labels and files: {report.checksum}")
+    say(f"  sha256 of names, labels and files: {report.checksum}")
 
 
 def _print_duplicates(title: str, found: Duplicates) -> None:
     if not found.groups:
-        print(f"  {title}: none")
+        say(f"  {title}: none")
         return
-    print(
+    say(
         f"  {title}: {len(found.groups):,}; across classes: {found.across_classes:,}; "
         f"across training and test: {found.across_split:,}"
     )
     for group in found.groups[:MANY]:
         more = f" = {len(group) - COPIES:,} more" if len(group) > COPIES else ""
-        print(f"    {' = '.join(group[:COPIES])}{more}")
+        say(f"    {' = '.join(group[:COPIES])}{more}")
     if len(found.groups) > MANY:
-        print(f"    and {len(found.groups) - MANY:,} more")
+        say(f"    and {len(found.groups) - MANY:,} more")
 
 
 def _few(names: Sequence[str]) -> str:

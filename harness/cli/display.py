@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import logging
 import math
 import sys
 import time
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from harness.metrics.names import title_of
+from harness.plain_text import printable
 from harness.system.progress import (
     Begun,
     Event,
@@ -47,12 +49,13 @@ def is_for_people() -> bool:
     return sys.stderr.isatty() or plain_console(stderr=True).is_jupyter
 
 
-def printable(text: str) -> str:
-    """The text with what would steer a terminal spelt out."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
-        for char in text
-    )
+def say(text: str = "", **how: Any) -> None:
+    """Print text, whoever wrote it: all that a command says goes through here.
+
+    Args:
+        how: as `print` takes it.
+    """
+    print(printable(text), **how)
 
 
 # What a terminal without these letters gets instead of a question mark.
@@ -76,6 +79,18 @@ def write_on_any_terminal() -> None:
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError, ValueError):  # closed, or put in the place of another one
                 stream.reconfigure(errors="spelt_out")
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def log_on_terminal() -> None:
+    """What modules warn of, whoever wrote the names in it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
 def _placed(event: Placed) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.errors import HarnessError, unknown
 
 
@@ -54,4 +55,4 @@ def embed(
     from harness.evaluation.kept_models import find_kept
 
     images, size = write_embeddings(find_kept(records[reproduction], values), output)
-    print(f"{output}: {images} images, {size} dimensions, {name}, reproduction {reproduction}")
+    say(f"{output}: {images} images, {size} dimensions, {name}, reproduction {reproduction}")

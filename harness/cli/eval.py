@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.leaderboard import Published, show_tables
 from harness.cli.options import next_command, progress, read_values
 from harness.errors import HarnessError
@@ -83,6 +84,6 @@ def evaluate(
     results = Path(values.get("results_dir", RunConfig.results_dir))
     show_tables(done.tables, results, published)
     command = next_command("report", values=values, keys=("results_dir", "runs_dir"))
-    print(f"a page about all of it: {command} (with --pictures: images, too)")
+    say(f"a page about all of it: {command} (with --pictures: images, too)")
     if done.problems:
         raise HarnessError("\n  ".join(["not everything could be evaluated:", *done.problems]))

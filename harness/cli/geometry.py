@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.leaderboard import print_table
 from harness.cli.options import progress, read_configs, read_values
 
@@ -68,11 +69,11 @@ def geometry(
             keep = of if picture is not None else ""
             table = measure_stages(one, folds, test, keep, listener)
         print_table(shown(table.frame), table.title)
-        print(NOTE)
-        print(f"files: {', '.join(map(str, table.files))}")
+        say(NOTE)
+        say(f"files: {', '.join(map(str, table.files))}")
         if picture is not None:
             from harness.report.figures import save
             from harness.report.stage_maps import draw_stages
 
             save(draw_stages(table.views, columns, serif), picture)
-            print(f"{picture}: {of} classes, stage by stage")
+            say(f"{picture}: {of} classes, stage by stage")

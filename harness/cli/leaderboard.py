@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.display import say
 from harness.cli.options import ResultsDir
 from harness.errors import HarnessError
+from harness.plain_text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +70,7 @@ def show_tables(
             if numbers is not None:
                 _print_beside(folder, numbers, problems)
     for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        say(f"warning: {problem}", file=sys.stderr)
 
 
 @contextmanager
@@ -91,9 +93,9 @@ def _print_board(board: Leaderboard) -> None:
     if more:
         print_table(rows[["method", *more]], "measured on demand")
     for note in notes_on(board.frame):
-        print(note)
+        say(note)
     print_selection(board.frame)
-    print(f"files in {board.folder}: {', '.join((CSV, MARKDOWN, LATEX, COLUMNS))}\n")
+    say(f"files in {board.folder}: {', '.join((CSV, MARKDOWN, LATEX, COLUMNS))}\n")
 
 
 def print_selection(frame: pd.DataFrame) -> None:
@@ -103,8 +105,8 @@ def print_selection(frame: pd.DataFrame) -> None:
 
     if selection := selection_in(frame):
         across = f"Validation {validation_title(frame)} (across)"
-        print(f"\n{across} and test MAP@R of the concatenated embeddings (up):")
-        print("\n".join(scatter(selection, "concatenated")))
+        say(f"\n{across} and test MAP@R of the concatenated embeddings (up):")
+        say("\n".join(scatter(selection, "concatenated")))
 
 
 def _print_beside(table: Path, numbers: Path, problems: list[str]) -> None:
@@ -121,10 +123,10 @@ def _print_beside(table: Path, numbers: Path, problems: list[str]) -> None:
         with showing_closed(problems, table):
             write_text(path, to_csv(found.rows))
         print_table(beside_shown(found.rows), "Ours and published, in percent")
-        print("± of the difference: of ours and theirs together, or of ours if they give none.")
-        print(f"file: {path}\n")
+        say("± of the difference: of ours and theirs together, or of ours if they give none.")
+        say(f"file: {path}\n")
     for reason in found.differences:
-        print(f"published: {reason}")
+        say(f"published: {reason}")
 
 
 def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) -> None:
@@ -134,6 +136,7 @@ def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) ->
 
     from harness.cli.display import plain_console
 
+    rows = rows.astype(str).map(one_line).rename(columns=one_line)
     needed = 1 + sum(width_of(rows[column]) for column in rows.columns)
     # A file has room for the whole table.
     console = plain_console(width=None if sys.stdout.isatty() else max(needed, 100))
@@ -141,18 +144,18 @@ def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) ->
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
     for number, block in enumerate(blocks(rows, console.width)):
         # As it stands: brackets are no markup.
-        table = Table(title=Text("" if number else title), title_justify="left")
+        table = Table(title=Text("" if number else one_line(title)), title_justify="left")
         for column in block.columns:
             left = column in ("method", "pair", "parameters", "source")
             table.add_column(Text(column), justify="left" if left else "right", overflow="fold")
-        for row in block.astype(str).to_numpy():
+        for row in block.to_numpy():
             table.add_row(*map(Text, row))
         console.print(table)
 
 
 def width_of(column: pd.Series) -> int:
     """Letters that a column takes, with its border."""
-    return max(len(str(column.name)), *column.astype(str).str.len()) + 3
+    return max(len(str(column.name)), *column.str.len()) + 3
 
 
 def blocks(rows: pd.DataFrame, width: int) -> list[pd.DataFrame]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.errors import unknown
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ def list_(
     for plural, singular in sections.items():
         if section not in (plural, "all"):
             continue
-        print(f"{plural}:")
+        say(f"{plural}:")
         for name, item in registry.items(singular).items():
             if singular == "loss":
                 _print_method(item, dataset or "glyphs")
             else:
-                print(f"  {name:<20} {item.summary}")
+                say(f"  {name:<20} {item.summary}")
     if section in (FIGURES, "all"):
         _print_figures()
 
@@ -47,9 +48,9 @@ def list_(
 def _print_figures() -> None:
     from harness.sweeping.paper_sweeps import FIGURES as figures
 
-    print(f"{FIGURES}: of papers, for harness sweep --figure NAME")
+    say(f"{FIGURES}: of papers, for harness sweep --figure NAME")
     for name, figure in figures.items():
-        print(f"  {name:<24} {figure.summary}; {figure.dataset}, {figure.protocol}")
+        say(f"  {name:<24} {figure.summary}; {figure.dataset}, {figure.protocol}")
 
 
 def _print_method(method: Method, dataset: str) -> None:
@@ -65,7 +66,7 @@ def _print_method(method: Method, dataset: str) -> None:
         lines.append(f"other spaces: {', '.join(f'--space {name}' for name in method.spaces)}")
     lines.append(f"presets: {', '.join(_spell_preset(method, name) for name in method.presets)}")
     for title, line in zip([names, *[""] * len(lines)], lines, strict=False):
-        print(f"  {title:<14} {line}")
+        say(f"  {title:<14} {line}")
 
 
 def _spell_preset(method: Method, name: str) -> str:

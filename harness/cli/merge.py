@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.display import say
 from harness.cli.leaderboard import show_tables
 from harness.cli.options import ResultsDir
 from harness.errors import HarnessError
@@ -31,6 +32,6 @@ def merge(
     results = Path(results_dir or "results")
     done = merging.merge(folders, results)
     show_tables(done.tables, results, problems=done.problems)
-    print(f"{done.copied} records copied, {done.known} were there, {len(done.refused)} refused")
+    say(f"{done.copied} records copied, {done.known} were there, {len(done.refused)} refused")
     if done.refused:
         raise HarnessError("\n  ".join(["these records were refused:", *done.refused]))

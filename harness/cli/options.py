@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -171,7 +170,6 @@ def next_command(*words: str, values: Mapping[str, Any], keys: Sequence[str]) ->
 @contextmanager
 def progress(verbose: bool) -> Iterator[Any]:
     """A listener that shows bars on a terminal and writes plain lines elsewhere."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     from harness.cli.display import Bars, Lines, is_for_people
 
     display = Bars() if is_for_people() else Lines(verbose)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.display import say
 from harness.cli.options import Protocol, ResultsDir, Trunk, check_output
 from harness.errors import HarnessError, unknown
 
@@ -54,7 +55,7 @@ def plot(
         from harness.report.moons import draw_moons
 
         save(draw_moons(columns, serif), output)
-        print(f"{output}: two moons at three temperatures")
+        say(f"{output}: two moons at three temperatures")
         return
     if embedding not in EMBEDDINGS:
         raise unknown("embedding", embedding, EMBEDDINGS)
@@ -65,4 +66,4 @@ def plot(
     save(
         draw(figure, Choice(table, tuple(method or ()), embedding, metric), columns, serif), output
     )
-    print(f"{output}: {figure} of {table.name}")
+    say(f"{output}: {figure} of {table.name}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -79,13 +80,13 @@ def report(
     except OSError as error:
         raise HarnessError(f"cannot write {output}: {error.strerror}; --output FILE") from None
     for problem in made.problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        say(f"warning: {problem}", file=sys.stderr)
     for name, parts in made.missing.items():
         for reason in parts.values():
-            print(f"warning: {name}: {reason}", file=sys.stderr)
+            say(f"warning: {name}: {reason}", file=sys.stderr)
     size, seconds = len(page.encode()) / 1e6, time.perf_counter() - started
-    print(f"{output}: {len(made.tables)} tables, {size:.1f} MB, {seconds:.1f} s")
-    print("open it in a browser; it is one file and asks nobody for anything")
+    say(f"{output}: {len(made.tables)} tables, {size:.1f} MB, {seconds:.1f} s")
+    say("open it in a browser; it is one file and asks nobody for anything")
 
 
 def _add_pictures(made: Report, values: dict[str, Any], settings: Any) -> None:

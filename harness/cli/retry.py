@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.options import read_values
 from harness.cli.show import Studies, asked_for
 
@@ -33,7 +34,7 @@ def retry(
         opened = one.storage()
         with one.study(opened) as study:
             reasons = retry_failed(study, opened)
-        print(f"{one.folder}: {len(reasons)} failed trials will be run again")
+        say(f"{one.folder}: {len(reasons)} failed trials will be run again")
         for reason, times in Counter(reasons).most_common():
-            print(f"  {times} times: {reason}")
-    print("next: the same harness search as before")
+            say(f"  {times} times: {reason}")
+    say("next: the same harness search as before")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.options import next_command, progress, read_search_configs
 from harness.cli.show import print_summary
 
@@ -56,4 +57,4 @@ def search(
         summaries = run_search(configs, listener)
     for summary in summaries:
         print_summary(summary)
-    print(f"next: {next_command('eval', values=given, keys=FOLDERS)}")
+    say(f"next: {next_command('eval', values=given, keys=FOLDERS)}")

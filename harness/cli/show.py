@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.display import short, spell, spell_seconds
+from harness.cli.display import say, short, spell, spell_seconds
 from harness.cli.leaderboard import print_selection
 from harness.cli.options import read_values
 from harness.errors import HarnessError
@@ -51,11 +51,11 @@ def show(
     for one in found:
         try:  # the others may have more to show
             with one.study() as study:
-                print(f"{one.folder}")
+                say(f"{one.folder}")
                 try:
                     print_summary(summarize(study))
                 except HarnessError as error:  # as long as no trial is complete
-                    print(f"  {error}")
+                    say(f"  {error}")
         except HarnessError as error:
             problems.append(f"{one.folder}: {error}")
     for table in sorted({one.table for one in found}):
@@ -73,7 +73,7 @@ def _print_selection(table: Path) -> None:
         return
     frame = build(table).frame
     if note := selection_note(frame):
-        print(f"{table}: {note}")
+        say(f"{table}: {note}")
         print_selection(frame)
 
 
@@ -101,24 +101,24 @@ def asked_for(
 
 
 def print_summary(summary: SearchSummary) -> None:
-    print(f"{summary.method}: {_counts(summary)}")
+    say(f"{summary.method}: {_counts(summary)}")
     metric = summary.metric.replace("_at_", "@")
-    print(f"  best validation {metric} {summary.best_score:.4f} (trial {summary.best_trial + 1})")
+    say(f"  best validation {metric} {summary.best_score:.4f} (trial {summary.best_trial + 1})")
     folds = " ".join(f"{score:.4f}" for score in summary.fold_scores)
-    print(f"  folds: {folds}, standard deviation {summary.fold_spread:.4f}")
-    print(f"  params: {spell(summary.best_params)}")
+    say(f"  folds: {folds}, standard deviation {summary.fold_spread:.4f}")
+    say(f"  params: {spell(summary.best_params)}")
     for name, end in summary.on_bound.items():
         value = short(summary.best_params[name])
-        print(f"  note: {name}={value} lies on the {end} end of its range; consider a wider one")
+        say(f"  note: {name}={value} lies on the {end} end of its range; consider a wider one")
     if summary.importance:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.importance.items())
-        print(f"  importance: {shares}")
-    print(f"  best so far: {_curve(summary)}")
+        say(f"  importance: {shares}")
+    say(f"  best so far: {_curve(summary)}")
     if not summary.flat:
-        print("  note: it still rose at the end; more trials, or --until-flat, may find better")
-    print(f"  time: {_times([s for s in summary.trial_seconds if s is not None])}")
+        say("  note: it still rose at the end; more trials, or --until-flat, may find better")
+    say(f"  time: {_times([s for s in summary.trial_seconds if s is not None])}")
     for reason in sorted(set(summary.reasons)):
-        print(f"  failed {summary.reasons.count(reason)} times: {reason}")
+        say(f"  failed {summary.reasons.count(reason)} times: {reason}")
 
 
 def _counts(summary: SearchSummary) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.options import next_command, read_search_configs
 from harness.errors import HarnessError
 
@@ -62,12 +63,12 @@ def submit(
     asked = cluster.Nodes(nodes, partition, gpus, cpus, hours, _pairs(slurm or []))
     jobs = cluster.submit(configs, asked)
     for job in jobs:
-        print(f"job {job.job_id}: {job.paths.stdout}")
+        say(f"job {job.job_id}: {job.paths.stdout}")
     if not cluster.has_slurm():
         for job in jobs:
             cluster.wait_for(job)
     given = {} if runs_dir is None else {"runs_dir": runs_dir}
-    print(f"next: {next_command('show', values=given, keys=('runs_dir',))}")
+    say(f"next: {next_command('show', values=given, keys=('runs_dir',))}")
 
 
 def _pairs(options: list[str]) -> dict[str, str]:

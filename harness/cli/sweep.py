@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import options
+from harness.cli.display import say
 from harness.cli.eval import Metrics
 from harness.cli.leaderboard import print_table
 from harness.cli.options import progress, read_values
@@ -123,9 +124,9 @@ def sweep(
         table = run_sweep(replace(asked, max_points=max_points), listener)
     print_table(shown(table), heading(table))
     for note in notes_on(table):
-        print(note)
-    print(f"files in {table.folder}: {SWEEP_CSV}, {SWEEP_MARKDOWN}, {SWEEP_LATEX}")
+        say(note)
+    say(f"files in {table.folder}: {SWEEP_CSV}, {SWEEP_MARKDOWN}, {SWEEP_LATEX}")
     for problem in table.problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        say(f"warning: {problem}", file=sys.stderr)
     if table.failed:
         raise HarnessError("\n  ".join(["not every point could be trained:", *table.failed]))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.display import say
 from harness.cli.leaderboard import print_table
 from harness.cli.options import ResultsDir
 from harness.errors import HarnessError
@@ -28,7 +29,7 @@ def tables(
         raise HarnessError(
             f"no numbers of {paper} on '{dataset}'; without --dataset: all there are"
         )
-    print(f"{PAPERS[paper]}, as published; scores in percent")
+    say(f"{PAPERS[paper]}, as published; scores in percent")
     for title, rows in found:
-        print()
+        say()
         print_table(rows, title)

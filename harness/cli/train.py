@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.display import spell, spell_adjusted
+from harness.cli.display import say, spell, spell_adjusted
 from harness.cli.options import progress, read_configs, read_values
 
 if TYPE_CHECKING:
@@ -63,19 +63,19 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
     with progress(verbose=True) as listener:
         units, folds = train(config, count, listener, keep_weights=geometry)
     experiment, metric = units[0].experiment, units[0].experiment.protocol.metric
-    print(f"{experiment.method.name} on {experiment.dataset_label}, {experiment.protocol.name}")
-    print(f"  params: {spell(units[0].params)}")
+    say(f"{experiment.method.name} on {experiment.dataset_label}, {experiment.protocol.name}")
+    say(f"  params: {spell(units[0].params)}")
     for line in sorted({line for fold in folds for line in spell_adjusted(fold.adjusted)}):
-        print(f"  {line}")
+        say(f"  {line}")
     for unit, fold in zip(units, folds, strict=True):
         where = f"at step {fold.best_step} of {fold.steps}, {fold.seconds:.1f} s"
         facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())
-        print(f"  fold {fold.fold + 1}: validation {metric} {fold.best_score:.4f} {where}{facts}")
+        say(f"  fold {fold.fold + 1}: validation {metric} {fold.best_score:.4f} {where}{facts}")
         if naive:
             score, size = validate_naive(experiment, fold.fold)
-            print(f"    before training, PCA to {size}: {score:.4f}")
+            say(f"    before training, PCA to {size}: {score:.4f}")
         if geometry:
             for part, values in class_geometry(unit).items():
                 radius, distance = values["covering_radius"], values["class_distance"]
-                print(f"    {part} classes: covering radius {radius:.4f}, distance {distance:.4f}")
-    print(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")
+                say(f"    {part} classes: covering radius {radius:.4f}, distance {distance:.4f}")
+    say(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")

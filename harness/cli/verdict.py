@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.display import say
 from harness.cli.options import ResultsDir
 
 SHOWN = 5  # problems of records; the rest is counted
@@ -52,14 +53,14 @@ def verdict(
     results = Path(results_dir or "results")
     text = write_verdict(_row_name(method), results, against, wanted, problems)
     if output is None:
-        print(text, end="")
+        say(text, end="")
     else:
         write_text(output, text)
-        print(f"wrote {output}")
+        say(f"wrote {output}")
     for problem in problems[:SHOWN]:
-        print(f"warning: {problem}", file=sys.stderr)
+        say(f"warning: {problem}", file=sys.stderr)
     if len(problems) > SHOWN:
-        print(f"warning: and {len(problems) - SHOWN} more records", file=sys.stderr)
+        say(f"warning: and {len(problems) - SHOWN} more records", file=sys.stderr)
 
 
 def _row_name(method: str | None) -> str | None:

@@ -19,10 +19,11 @@ from harness.evaluation.kept_models import Opened
 from harness.evaluation.scoring import TestEmbeddings, measure
 from harness.metrics.names import title_of
 from harness.model.network import NORMALIZERS, Model
+from harness.plain_text import markdown_code, markdown_text
 from harness.results.layout import GEOMETRY
 from harness.results.ledger import note_test_opening
 from harness.results.provenance import command_line, commit_of, versions_of
-from harness.results.rendering import markdown_table
+from harness.results.rendering import markdown_table, to_csv
 from harness.results.sweeps import key_of
 from harness.system.device import choose_device, cpu_threads
 from harness.system.files import write_text
@@ -182,9 +183,9 @@ def _written(
     name = "-".join([*of, experiment.method.name, *parts[2:]]).replace(":", "_")
     place = Path(experiment.config.results_dir) / GEOMETRY / name
     files = [place.with_name(f"{name}{ending}") for ending in (".csv", ".md")]
-    write_text(files[0], frame.to_csv(index=False))
-    lines = [f"# {title}", "", *markdown_table(shown(frame)), "", NOTE, ""]
-    write_text(files[1], "\n".join([*lines, f"Made by `{command_line()}`."]) + "\n")
+    write_text(files[0], to_csv(frame))
+    lines = [f"# {markdown_text(title)}", "", *markdown_table(shown(frame)), "", NOTE, ""]
+    write_text(files[1], "\n".join([*lines, f"Made by {markdown_code(command_line())}."]) + "\n")
     return StageTable(title, frame, files, views)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.metrics.names import METRICS, title_of
+from harness.plain_text import one_line
 from harness.results.columns import is_of_a_paper, metrics_in
 from harness.results.marks import MARKS
 from harness.results.rendering import (
@@ -74,6 +75,8 @@ LATEX_SPECIAL = {
     **{character: rf"\{character}" for character in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{"<": "$<$", ">": "$>$", "|": "$|$", "`": r"\textasciigrave{}"},
+    # Behind the end of a row they would be its arguments.
+    **{"[": "{[}", "]": "{]}", "*": "{*}"},
     **{"±": r"$\pm$"},
     **{mark.symbol: mark.latex for mark in MARKS},
 }
@@ -81,5 +84,4 @@ LATEX_SPECIAL = {
 
 def escape(text: str) -> str:
     """Text that LaTeX prints as it stands, on one line."""
-    line = " ".join(text.split())
-    return "".join(LATEX_SPECIAL.get(character, character) for character in line)
+    return "".join(LATEX_SPECIAL.get(character, character) for character in one_line(text))

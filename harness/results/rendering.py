@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
 
 from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, title_of
+from harness.plain_text import markdown_cell, markdown_code, markdown_text, spreadsheet_text
 from harness.results.columns import UNKNOWN, columns_of, is_of_a_paper, metrics_in, validation_title
 from harness.results.marks import explanations, marked_names
 from harness.results.records import TEST_SELECTED
@@ -120,53 +119,44 @@ def beside_shown(rows: pd.DataFrame) -> pd.DataFrame:
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """The table with what it measures above and how to read it below."""
-    table = shown(frame)
-    table["method"] = table["method"].map(markdown_text)
     notes = map(markdown_text, notes_on(frame))
-    lines = [f"# {markdown_text(heading(frame, '`'), kept='`')}", "", *markdown_table(table), ""]
+    lines = [f"# {markdown_heading(frame)}", "", *markdown_table(shown(frame)), ""]
     return "\n".join([*lines, *notes]) + "\n"
 
 
-# What Markdown reads as more than a character; an underscore within a word is one.
-_MARKDOWN_SPECIAL = re.compile(r"[\\`*\[\]<>|~#!&]|(?<!\w)_|_(?!\w)")
-
-
-def markdown_text(text: str, kept: str = "") -> str:
-    """Text that Markdown prints as it stands, on one line.
-
-    Args:
-        kept: characters that mean what they mean in Markdown.
-    """
-    line = " ".join(text.split())
-    return _MARKDOWN_SPECIAL.sub(lambda m: m[0] if m[0] in kept else f"\\{m[0]}", line)
-
-
-# What makes a spreadsheet take a cell for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
 def to_csv(frame: pd.DataFrame) -> str:
-    """Full precision; a text that a spreadsheet would run begins with an apostrophe there."""
-    safe = frame.copy()
+    """Full precision; no text in it is one that a spreadsheet would run."""
+    safe = frame.rename(columns=spreadsheet_text)
     for column in safe.columns:
         if not pd.api.types.is_numeric_dtype(safe[column]):
             safe[column] = safe[column].map(
-                lambda cell: f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULA else cell
+                lambda cell: spreadsheet_text(cell) if isinstance(cell, str) else cell
             )
     return safe.to_csv(index=False)
 
 
 def markdown_table(table: pd.DataFrame) -> list[str]:
+    """Its lines; every cell is printed as it stands."""
+    return _table_lines(table.astype(str).map(markdown_cell).rename(columns=markdown_cell))
+
+
+def _table_lines(table: pd.DataFrame) -> list[str]:
     return [
         f"| {' | '.join(table.columns)} |",
         f"|{'---|' * len(table.columns)}",
-        *(f"| {' | '.join(row)} |" for row in table.astype(str).to_numpy()),
+        *(f"| {' | '.join(row)} |" for row in table.to_numpy()),
     ]
 
 
-def heading(frame: pd.DataFrame, quote: str = "") -> str:
+def heading(frame: pd.DataFrame) -> str:
     first = frame.iloc[0]
-    return f"{first['dataset']}, {first['trunk']}, protocol {quote}{first['protocol']}{quote}"
+    return f"{first['dataset']}, {first['trunk']}, protocol {first['protocol']}"
+
+
+def markdown_heading(frame: pd.DataFrame) -> str:
+    first = frame.iloc[0]
+    where = markdown_text(f"{first['dataset']}, {first['trunk']}")
+    return f"{where}, protocol {markdown_code(first['protocol'])}"
 
 
 def notes_on(frame: pd.DataFrame) -> list[str]:
@@ -231,7 +221,7 @@ def describe_columns(frame: pd.DataFrame) -> str:
         "",
         "Scores are fractions at full precision; an empty cell means that there is no such value.",
         "",
-        *markdown_table(
+        *_table_lines(
             pd.DataFrame(
                 {
                     "column": [f"`{column}`" for column in columns],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -14,6 +14,7 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
+from harness.plain_text import markdown_code, markdown_text
 from harness.results.columns import COST, MADE_BY, MEASURED_UNDER, in_order
 from harness.results.fairness import spread
 from harness.results.latex import escape
@@ -29,11 +30,13 @@ from harness.results.records import (
     TestRecord,
     ValidationRecord,
 )
-from harness.results.rendering import length, markdown_table, percent
+from harness.results.rendering import length, markdown_table, percent, to_csv
 from harness.results.rows import read_tests
 from harness.results.stats import mean_and_interval
 from harness.results.training_cost import cost_of
 from harness.system.files import write_text
+
+Spell = Callable[[str], str]
 
 
 class Point(TypedDict):
@@ -159,7 +162,7 @@ def build(folder: Path) -> SweepTable:
 def write(table: SweepTable) -> list[Path]:
     """Write the table beside its records; returns the files."""
     texts = {
-        SWEEP_CSV: table.frame.to_csv(index=False),
+        SWEEP_CSV: to_csv(table.frame),
         SWEEP_MARKDOWN: to_markdown(table),
         SWEEP_LATEX: to_latex(table),
     }
@@ -388,27 +391,32 @@ def notes_on(table: SweepTable) -> list[str]:
     return notes
 
 
-def heading(table: SweepTable, quote: str = "") -> str:
-    """What was swept, on what."""
+def heading(table: SweepTable, text: Spell = str, code: Spell = str) -> str:
+    """What was swept, on what.
+
+    Args:
+        text, code: how names are written.
+    """
     plan, frame = table.plan, table.frame
-    axes = ", ".join(f"{quote}{axis}{quote}" for axis in plan.axes if axis != "loss")
+    axes = ", ".join(code(axis) for axis in plan.axes if axis != "loss")
     on = [", ".join(sorted(frame[name].dropna().unique())) for name in ("dataset", "trunk")]
+    parts = [axes, *map(text, on)]
     if "protocol" in plan.settings:
-        on.append(f"protocol {quote}{plan.settings['protocol']}{quote}")
-    return f"{table.folder.name}: {', '.join(filter(None, [axes, *on]))}"
+        parts.append(f"protocol {code(str(plan.settings['protocol']))}")
+    return f"{text(table.folder.name)}: {', '.join(filter(None, parts))}"
 
 
 def to_markdown(table: SweepTable) -> str:
     """The table with what it varies above and how to read it below."""
-    commands = sorted({f"`{c}`" for c in table.frame["command"].dropna()})
-    made = ["", f"Made by {', '.join(commands)}."] if commands else []
+    commands = map(markdown_code, sorted(set(table.frame["command"].dropna())))
+    made = ", ".join(commands)
     lines = [
-        f"# {heading(table, '`')}",
+        f"# {heading(table, markdown_text, markdown_code)}",
         "",
         *markdown_table(shown(table)),
         "",
-        *notes_on(table),
-        *made,
+        *map(markdown_text, notes_on(table)),
+        *(["", f"Made by {made}."] if made else []),
     ]
     return "\n".join(lines) + "\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.metrics.names import title_of
+from harness.plain_text import markdown_code, markdown_text, one_line
 from harness.results.compare import in_words, spell_p
 from harness.results.gains import Gain, gains
 from harness.results.published import find_folder
@@ -99,8 +101,8 @@ def _group(verdict: Verdict, left: Sequence[Gain]) -> list[str]:
 
 
 def _title(tables: Sequence[JudgedTable]) -> str:
-    datasets = _listed([table.dataset for table in tables])
-    return f"{datasets}, {tables[0].trunk}, protocol `{tables[0].protocol}`"
+    where = f"{_listed([table.dataset for table in tables])}, {tables[0].trunk}"
+    return f"{markdown_text(where)}, protocol {markdown_code(tables[0].protocol)}"
 
 
 def _tables(verdict: Verdict) -> list[str]:
@@ -118,7 +120,7 @@ def _tables(verdict: Verdict) -> list[str]:
                 for commit, rows in commits.items()
             ]
             lines.append(f"Rows of {table.dataset} by commit of the code: {'; '.join(of_each)}.")
-    return lines
+    return list(map(markdown_text, lines))
 
 
 def _in_short(claim: Claim) -> str:
@@ -130,7 +132,7 @@ def _in_short(claim: Claim) -> str:
     for (method, rival), outcomes in pairs.items():
         said = [f"{outcome.value} ({', '.join(names)})" for outcome, names in outcomes.items()]
         parts.append(f"{method} against {rival}: {'; '.join(said)}.")
-    return " ".join(parts) or NOT_YET
+    return markdown_text(" ".join(parts)) or NOT_YET
 
 
 def _old_in_short(claim: Claim) -> str:
@@ -139,7 +141,7 @@ def _old_in_short(claim: Claim) -> str:
         better = [answer.method for answer in answers if answer.outcome is Outcome.YES]
         said = f"yes, {_listed(better)}" if better else "no"
         parts.append(f"{table.dataset}: {said} (the best old one is {answers[0].rival}).")
-    return " ".join(parts) or NOT_YET
+    return markdown_text(" ".join(parts)) or NOT_YET
 
 
 def _start_in_short(claim: Claim) -> str:
@@ -148,7 +150,7 @@ def _start_in_short(claim: Claim) -> str:
         f"{percent(a.table.score(a.method))}."
         for a in claim.answers
     ]
-    return " ".join(parts) or NOT_YET
+    return markdown_text(" ".join(parts)) or NOT_YET
 
 
 def _by_table(claim: Claim) -> dict[JudgedTable, list[Answer]]:
@@ -166,7 +168,7 @@ def _claim(claim: Claim) -> list[str]:
 
 def _without(claim: Claim) -> list[str]:
     return [
-        f"- Not answered on {table.dataset}: no records of {', '.join(methods)}."
+        _item(f"Not answered on {table.dataset}: no records of {', '.join(methods)}.")
         for table, methods in _missing_from([claim]).items()
     ]
 
@@ -182,9 +184,17 @@ def _missing_from(claims: Iterable[Claim]) -> dict[JudgedTable, list[str]]:
 
 def _answer(answer: Answer) -> list[str]:
     return [
-        f"- **{_said(answer)}** {in_words(answer.comparison)}",
+        f"- **{_said(answer)}** {_in_words(answer)}",
         *_doubts(answer.table, answer.method, answer.rival),
     ]
+
+
+def _in_words(answer: Answer) -> str:
+    return markdown_text(in_words(answer.comparison))
+
+
+def _item(text: str) -> str:
+    return f"- {markdown_text(text)}"
 
 
 def _said(answer: Answer) -> str:
@@ -197,7 +207,8 @@ def _doubts(table: JudgedTable, *names: str) -> list[str]:
     doubted = [
         f"{name} ({', '.join(reasons)})" for name in names if (reasons := table.doubts(name))
     ]
-    return [f"  - Reasons to doubt: {'; '.join(doubted)}."] if doubted else []
+    said = f"Reasons to doubt: {'; '.join(doubted)}."
+    return [f"  {_item(said)}"] if doubted else []
 
 
 def _against_old(claim: Claim) -> list[str]:
@@ -208,11 +219,11 @@ def _against_old(claim: Claim) -> list[str]:
         better = [a.method for a in answers if a.outcome is Outcome.YES]
         best = answers[0].rival
         verdict = f"Yes: {_listed(better)}." if better else "No."
+        best_old = f"The best of the old ones is {best}, {percent(*table.interval(best))}."
         lines.append(
-            f"- **{table.dataset}: {verdict}** The best of the old ones is {best}, "
-            f"{percent(*table.interval(best))}."
+            f"- **{markdown_text(f'{table.dataset}: {verdict}')}** {markdown_text(best_old)}"
         )
-        lines += [f"  - {in_words(answer.comparison)}" for answer in answers]
+        lines += [f"  - {_in_words(answer)}" for answer in answers]
         lines += _doubts(table, best, *(answer.method for answer in answers))
     return lines
 
@@ -253,19 +264,21 @@ def _against_start(verdict: Verdict) -> list[str]:
         table, start = answer.table, answer.rival
         below = [name for name in table.trained if table.score(name) <= table.score(start)]
         lines.append(
-            f"- {table.dataset}: {percent(table.score(start))} without any training ({start}); the "
-            f"best row, {answer.method}, has {percent(*table.interval(answer.method))}. "
-            f"{in_words(answer.comparison)}"
+            _item(
+                f"{table.dataset}: {percent(table.score(start))} without any training ({start}); "
+                f"the best row, {answer.method}, has {percent(*table.interval(answer.method))}. "
+                f"{in_words(answer.comparison)}"
+            )
         )
         if below:
-            lines.append(f"  - no better than it: {', '.join(below)}.")
+            lines.append("  " + _item(f"no better than it: {', '.join(below)}."))
     return lines
 
 
 def _ranks(ranks: Ranks, tables: Sequence[JudgedTable]) -> list[str]:
     names = _listed([table.dataset for table in tables])
     listed = ", ".join(f"{method} {mean:.1f}" for method, mean in ranks.by_method.items())
-    lines = [f"### Average ranks over {names}", "", f"{listed}."]
+    lines = [f"### Average ranks over {markdown_text(names)}", "", markdown_text(f"{listed}.")]
     if ranks.datasets == 2:
         return [*lines, "Of two tables no critical difference is given."]
     said = f"Ranks closer than {ranks.critical:.1f} are not told apart (Nemenyi, {LEVEL})."
@@ -280,15 +293,18 @@ def _missing(claims: Iterable[Claim]) -> list[str]:
     lines = ["### What would answer the rest", "", "```"]
     for table, methods in by_table.items():
         dataset = "folder:PATH" if table.dataset.startswith("folder_") else table.dataset
-        where = f"--dataset {dataset} --protocol {table.protocol} --trunk {table.trunk}"
-        lines.append(f"harness search --loss {' '.join(methods)} {where}")
-        lines.append(f"harness eval --loss {' '.join(methods)} {where}")
+        where = ["--dataset", dataset, "--protocol", table.protocol, "--trunk", table.trunk]
+        for command in ("search", "eval"):
+            # As a shell takes it, also where a name has blanks.
+            words = ["harness", command, "--loss", *methods, *where]
+            lines.append(one_line(shlex.join(words)))
     return [*lines, "```"]
 
 
 def standings_to_markdown(standings: Sequence[Standing]) -> str:
     """One method against every row that was searched before."""
-    lines = [f"# {standings[0].method} against those that were searched", ""]
+    method = markdown_text(standings[0].method)
+    lines = [f"# {method} against those that were searched", ""]
     lines += [HOW_TO_READ]
     for standing in standings:
         lines += ["", *_standing(standing)]
@@ -306,17 +322,19 @@ def _standing(standing: Standing) -> list[str]:
         f"## {_title([table])}",
         "",
         f"Rank {place} of {count}, MAP@R {percent(*table.interval(method))} over "
-        f"{len(table.rows[method])} reproductions. {_counts(trained)}",
+        f"{len(table.rows[method])} reproductions. {markdown_text(_counts(trained))}",
         "",
     ]
     by_rival = {answer.rival: answer for answer in standing.answers}
     for rival, role in standing.must_beat.items():
         if rival in by_rival:
             answer = by_rival[rival]
-            lines.append(f"- Against {role}: **{_said(answer)}** {in_words(answer.comparison)}")
+            against = markdown_text(f"Against {role}:")
+            lines.append(f"- {against} **{_said(answer)}** {_in_words(answer)}")
             lines += _doubts(table, rival)
         else:
-            lines.append(f"- Against {role}: not answered, there are no records of {rival}.")
+            unknown = f"Against {role}: not answered, there are no records of {rival}."
+            lines.append(_item(unknown))
     lines += [line.strip() for line in _doubts(table, method)]
     return [*lines, "", *markdown_table(_against_all(standing))]
 

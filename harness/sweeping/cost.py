@@ -14,11 +14,12 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
+from harness.plain_text import markdown_code, markdown_text
 from harness.results.layout import COSTS
 from harness.results.provenance import command_line, commit_of, provenance, versions_of
 from harness.results.published import find_folder, read
 from harness.results.records import FoldRecord
-from harness.results.rendering import markdown_table
+from harness.results.rendering import markdown_table, to_csv
 from harness.results.training_cost import converged_step
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
@@ -93,10 +94,10 @@ def measure_costs(
     place = Path(config.results_dir) / COSTS / name.replace(":", "_")
     title = f"Costs on {first.dataset_label}, {first.trunk_label}, {first.protocol.name}"
     files = [place.with_name(f"{place.name}{ending}") for ending in (".csv", ".md")]
-    write_text(files[0], frame.to_csv(index=False))
+    write_text(files[0], to_csv(frame))
     table = markdown_table(shown(frame))
-    notes = [*NOTES, f"Made by `{command_line()}`."]
-    write_text(files[1], "\n".join([f"# {title}", "", *table, "", *notes]) + "\n")
+    notes = [*NOTES, f"Made by {markdown_code(command_line())}."]
+    write_text(files[1], "\n".join([f"# {markdown_text(title)}", "", *table, "", *notes]) + "\n")
     return Costs(title, frame, files)
 
 
