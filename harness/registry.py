@@ -7,7 +7,6 @@ registers the same through an entry point in the group `harness.losses`, `harnes
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -17,7 +16,7 @@ import reprlib
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -26,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, refusing, unknown
+from harness.loss_file import digest_of, is_file, modules_in, sources_of
 from losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
 from protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
 
@@ -120,7 +120,7 @@ def load_item(category: str, name: str) -> Any:
 
 def load_method(name: str) -> Method:
     """A method by name, alias or path of a Python file."""
-    if name.endswith(".py"):
+    if is_file(name):
         return _method_of_file(Path(name))
     return load_item("loss", name)
 
@@ -218,8 +218,7 @@ def _method_of_file(path: Path) -> Method:
         check_space(method.space("cub", 8))
         method.preset("mlrc", "cub")
     # The source is part of the name, so that an edited loss never continues an old study.
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    return replace(method, name=f"{method.name}@{digest}")
+    return replace(method, name=f"{method.name}@{digest_of(sources_of(path))}")
 
 
 def _only_one(path: Path, methods: Any) -> Method:
@@ -249,14 +248,25 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def import_file(path: Path) -> ModuleType:
-    """The module in a user's file, which need not be on the path."""
+    """The module in a user's file, which need not be on the path; it may import what is beside."""
     name = f"harness_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that objects of its classes can be pickled
-    with _naming(f"{path} does not import"):
-        spec.loader.exec_module(module)
+    helpers = modules_in(sources_of(path))
+    for helper in helpers:  # those of another folder, or from before they were edited
+        sys.modules.pop(helper, None)
+    importlib.invalidate_caches()
+    sys.path.insert(0, str(path.parent.absolute()))
+    try:
+        with _naming(f"{path} does not import"):
+            spec.loader.exec_module(module)
+            for helper in helpers:  # also what only a function imports, later
+                importlib.import_module(helper)
+    finally:
+        with suppress(ValueError):  # the file may have changed the path itself
+            sys.path.remove(str(path.parent.absolute()))
     return module
 
 

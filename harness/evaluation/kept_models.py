@@ -15,6 +15,7 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, describe_test
 from harness.experiment import Experiment, build_experiment, digest_of
+from harness.loss_file import check_unchanged
 from harness.model.network import Model
 from harness.results.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_path
 from harness.results.ledger import note_test_opening
@@ -155,6 +156,7 @@ def _searched(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig,
     problems: list[str] = []
     for found in find_searches((), values, problems):
         if found.table == table and found.folder.name == name:
+            check_unchanged(found.config.loss, found.folder)
             return found.config.updated({"select": select or "mean"}), ""
     raise HarnessError(_not_kept(f"search of {name}", table, values, problems))
 

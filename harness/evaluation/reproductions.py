@@ -17,6 +17,7 @@ from harness.evaluation.replay import Replay
 from harness.evaluation.runs import Job, OpenedRow, Reproduction, Run, SingleModel
 from harness.evaluation.test_selected import TestSelected
 from harness.experiment import Experiment, build_experiment
+from harness.loss_file import check_unchanged
 from harness.model.build import check_trunk
 from harness.results.classes import note_test_classes
 from harness.results.records import SearchFacts, rounded
@@ -107,6 +108,7 @@ def _find_jobs(
     """The searches that were asked for and have a best trial, each with what it was made on."""
     for found in find_searches(losses, values, problems):
         try:
+            check_unchanged(found.config.loss, found.folder)
             experiment = build_experiment(found.config)
             if experiment.table != found.table:
                 continue  # the weights that were asked for are not those it searched with

@@ -42,6 +42,7 @@ GEOMETRY = "geometry"
 CONFIG = "config.yaml"
 JOURNAL = "study.journal"
 FOLDS = "folds"
+SOURCE = "source"  # of a loss of one's own, as it was searched
 
 # Of one model; it has a CONFIG, too.
 FOLD_RECORD = "record.json"

@@ -12,7 +12,8 @@ import optuna
 
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
-from harness.results.layout import CONFIG, JOURNAL, find_configs
+from harness.loss_file import absolute, is_file
+from harness.results.layout import CONFIG, JOURNAL, SOURCE, find_configs
 from harness.searching.shared import Storage
 from harness.searching.storage import open_storage
 
@@ -76,13 +77,18 @@ def find_searches(
     runs = Path(RunConfig().updated(values).runs_dir)
     folders = [Path(loss) for loss in losses if Path(loss, CONFIG).is_file()]
     names = {loss for loss in losses if Path(loss) not in folders}
+    files: dict[Path, str] = {}
     if names or not folders:
         there = [path.parent for path in find_configs(runs)]
         wanted = _method_names(names, {folder.name for folder in there})
         folders += [folder for folder in there if not names or folder.name in wanted]
+        for name, given in wanted.items():
+            if is_file(given):
+                files |= dict.fromkeys(_of_file(name, given, there), given)
+        folders += [folder for folder in files if folder not in folders]
     for folder in folders:
         try:
-            found = _read(folder.resolve(), values)
+            found = _read(folder.resolve(), values, files.get(folder))
         except HarnessError as error:
             if problems is None:
                 raise
@@ -92,25 +98,38 @@ def find_searches(
             yield found
 
 
-def _method_names(names: set[str], there: set[str]) -> set[str]:
-    """Names with aliases resolved; the registry, which is slow to load, only if there are any."""
+def _method_names(names: set[str], there: set[str]) -> dict[str, str]:
+    """Full name -> as it was given; the registry, which is slow to load, only if there are any."""
     if names <= there:
-        return names
+        return {name: name for name in names}
     from harness import registry
 
-    return {registry.load_method(name).name for name in names}
+    return {registry.load_method(name).name: name for name in names}
 
 
-def _read(folder: Path, values: Mapping[str, Any]) -> FoundSearch | None:
+def _of_file(name: str, file: str, there: Sequence[Path]) -> list[Path]:
+    """The searches of a loss file as it is, else those from before it was edited, to say so."""
+    as_it_is = [folder for folder in there if folder.name == name]
+    return as_it_is or [f for f in there if (f / SOURCE / Path(file).name).is_file()]
+
+
+def _read(folder: Path, values: Mapping[str, Any], file: str | None = None) -> FoundSearch | None:
+    """Read a config.
+
+    Args:
+        file: of the loss, if the user gave it.
+    """
     # What was not written down was not set: nothing is taken from the environment of today.
     saved = RunConfig(storage="").updated(load_config(folder / CONFIG))
     if not (saved.storage or (folder / JOURNAL).exists()):
         return None
-    if any(key in values and values[key] != getattr(saved, key) for key in FILTERS):
+    given = {key: absolute(values[key]) for key in FILTERS if key in values}
+    if any(value != getattr(saved, key) for key, value in given.items()):
         return None
     how = {key: value for key, value in values.items() if key not in FILTERS}
     # Which trials there are was settled by the search; its folder is where it was found.
     how["storage"] = how.get("storage", saved.storage) if saved.storage else ""
     # So was the protocol, with all that a preset or the data set changed: it is in the name.
     where = {"runs_dir": str(folder.parents[2]), "protocol": folder.parts[-3]}
-    return FoundSearch(folder, saved.updated({**how, **where}))
+    loss = {} if file is None else {"loss": file}
+    return FoundSearch(folder, saved.updated({**how, **where, **loss}))

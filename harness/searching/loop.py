@@ -17,6 +17,7 @@ from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment, check_validated
+from harness.loss_file import absolute, keep
 from harness.model.build import check_method
 from harness.results.layout import CONFIG
 from harness.results.records import FoldRecord
@@ -107,7 +108,10 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
     experiment, storage = check(config)
     trainval = open_part(experiment, "trainval", listener)
     study = Study(experiment, trainval.fingerprint, storage)
-    write_text(study.folder / CONFIG, config.to_yaml())
+    # A loss file is found again from whatever folder the next command is given in.
+    found = config.updated({"loss": absolute(config.loss)})
+    write_text(study.folder / CONFIG, found.to_yaml())
+    keep(config.loss, study.folder)
     return study
 
 

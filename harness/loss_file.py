@@ -1,0 +1,125 @@
+"""A user's own loss file with the files that it imports from beside it: its source, and a copy.
+
+The copy lies with the study that searched the loss. It is there to be compared with, and run only
+where a user names it: a run folder may be somebody else's, and runs no code.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from harness.errors import HarnessError
+from harness.results.layout import SOURCE
+from harness.system.files import make_folder, replacing
+
+# What a loss file imports from us is no file of its own, also where it lies beside our folders.
+OURS = ("harness", "losses", "protocols")
+
+MOST_LINES = 12  # of what was changed, in a message
+
+# Name, as `helpers/norms.py` -> content; the loss file itself is the first.
+Sources = dict[str, bytes]
+
+
+def is_file(loss: str) -> bool:
+    """Whether a loss is given as a file, not by name."""
+    return loss.endswith(".py")
+
+
+def absolute(loss: str) -> str:
+    """What is found from any folder; a name stays one."""
+    return str(Path(loss).expanduser().absolute()) if is_file(loss) else loss
+
+
+def sources_of(path: Path) -> Sources:
+    """A loss file and all that it imports from beside it, and that from there."""
+    found: Sources = {path.name: path.read_bytes()}
+    waiting = [path.name]
+    while waiting:
+        for module in _imported(found[waiting.pop()]):
+            for file in _files_of(path.parent, module):
+                name = file.relative_to(path.parent).as_posix()
+                if name not in found:
+                    found[name] = file.read_bytes()
+                    waiting.append(name)
+    return found
+
+
+def _imported(source: bytes) -> Iterator[str]:
+    """First parts of the names of modules that are imported anywhere in it."""
+    with suppress(SyntaxError, ValueError):  # who imports it will tell
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
+
+
+def _files_of(folder: Path, module: str) -> list[Path]:
+    if module in OURS:
+        return []
+    if (folder / module / "__init__.py").is_file():
+        return sorted((folder / module).rglob("*.py"))
+    file = folder / f"{module}.py"
+    return [file] if file.is_file() else []
+
+
+def modules_in(sources: Mapping[str, bytes]) -> list[str]:
+    """The modules of the files beside a loss file, as they are imported."""
+    helpers = list(sources)[1:]
+    dotted = (name.removesuffix(".py").replace("/", ".") for name in helpers)
+    return [name.removesuffix(".__init__") for name in dotted]
+
+
+def digest_of(sources: Mapping[str, bytes]) -> str:
+    """Of a file alone its hash, as it has always been."""
+    content = list(sources.values())
+    if len(content) > 1:
+        parts = [f"{name}:{hashlib.sha256(sources[name]).hexdigest()}" for name in sorted(sources)]
+        content = ["\n".join(parts).encode()]
+    return hashlib.sha256(content[0]).hexdigest()[:8]
+
+
+def keep(loss: str, search: Path) -> None:
+    """Put the source of a loss beside its study; one that is registered has none."""
+    if not is_file(loss):
+        return
+    for name, content in sources_of(Path(loss)).items():
+        path = search / SOURCE / name
+        if not path.is_file() or path.read_bytes() != content:
+            make_folder(path.parent)
+            with replacing(path) as file:
+                file.write(content)
+
+
+def check_unchanged(loss: str, search: Path) -> None:
+    """Refuse a loss file that is not what was searched, and say what became of it."""
+    kept = search / SOURCE / Path(loss).name
+    if not is_file(loss) or not kept.is_file() or Path(loss).absolute() == kept.absolute():
+        return
+    advice = (
+        f"  what was searched is kept: harness eval --loss {kept}\n"
+        "  to search what it is today: harness search"
+    )
+    if not Path(loss).is_file():
+        raise HarnessError(f"its loss file is gone: there is no {loss}\n{advice}")
+    lines = list(_differences(sources_of(kept), sources_of(Path(loss))))
+    if lines:
+        more = f"\n    and {len(lines) - MOST_LINES} more lines" if len(lines) > MOST_LINES else ""
+        shown = "".join(f"\n    {line}" for line in lines[:MOST_LINES])
+        raise HarnessError(f"{loss} was changed since it was searched:{shown}{more}\n{advice}")
+
+
+def _differences(old: Sources, new: Sources) -> Iterator[str]:
+    """As `diff` shows them."""
+    for name in dict.fromkeys([*old, *new]):
+        before, after = (
+            files.get(name, b"").decode(errors="backslashreplace").splitlines()
+            for files in (old, new)
+        )
+        yield from difflib.unified_diff(before, after, name, name, lineterm="", n=0)

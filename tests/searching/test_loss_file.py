@@ -1,0 +1,110 @@
+"""A loss file of one's own: found from any folder, with its helpers, and kept as it was searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import folders_of
+
+from harness import registry
+from harness.cli import main
+from harness.config import RunConfig
+from harness.results.layout import SOURCE
+
+MINE = """
+from optuna.distributions import FloatDistribution
+from pytorch_metric_learning.losses import TripletMarginLoss
+
+class Mine(TripletMarginLoss):
+    def forward(self, *batch):
+        from mine_helper import scale
+        return scale(super().forward(*batch))
+
+SPACE = {"margin": FloatDistribution(0, 1)}
+"""
+HELPER = "def scale(loss):\n    return 2 * loss\n"
+
+Search = Callable[..., int]
+
+
+@pytest.fixture
+def loss_file(tmp_path: Path) -> Path:
+    place = tmp_path / "mine"
+    place.mkdir()
+    (place / "mine_helper.py").write_text(HELPER)
+    (place / "mine.py").write_text(MINE)
+    return place / "mine.py"
+
+
+@pytest.fixture
+def searched(
+    loss_file: Path, folder_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The folder of a search that named the file as it is seen from beside it."""
+    keys = ("dataset", "protocol", "trunk", "cache_dir", "runs_dir")
+    flags = [f"--{key.replace('_', '-')}={getattr(folder_config, key)}" for key in keys]
+    monkeypatch.chdir(loss_file.parent)
+    command = ["search", "--loss", "mine.py", "--trials", "1", "--workers", "1", *flags]
+    assert main(command) == 0
+    monkeypatch.chdir(tmp_path)
+    (folder,) = (tmp_path / "runs").glob("*/*/mine@*")
+    return folder
+
+
+@pytest.fixture
+def evaluate(folder_config: RunConfig, tmp_path: Path) -> Search:
+    how = ["--reproductions", "1", "--workers", "1", "--cache-dir", folder_config.cache_dir]
+    return lambda *words: main(["eval", *words, *how, *folders_of(tmp_path)])
+
+
+def test_an_edited_file_is_named_with_what_changed_and_what_was_searched_can_be_tested(
+    searched: Path, loss_file: Path, evaluate: Search, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = loss_file.with_name("mine_helper.py")
+    helper.write_text(HELPER.replace("2", "3"))
+    kept = searched / SOURCE / "mine.py"
+    for loss in ([], ["--loss", str(loss_file)]):
+        assert evaluate(*loss) == 2
+        said = capsys.readouterr().err
+        assert "mine.py was changed since it was searched:" in said
+        assert "-    return 2 * loss\n" in said and "+    return 3 * loss\n" in said
+        assert f"harness eval --loss {kept}" in said
+    assert evaluate("--loss", str(kept)) == 0  # from there the helper comes, too
+    assert searched.name in capsys.readouterr().out
+
+
+def test_a_search_is_tested_from_any_folder_and_says_where_its_file_was(
+    searched: Path, loss_file: Path, evaluate: Search, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = loss_file.read_text()
+    loss_file.unlink()
+    assert evaluate() == 2
+    said = capsys.readouterr().err
+    assert f"its loss file is gone: there is no {loss_file}" in said
+    loss_file.write_text(content)
+    assert evaluate() == 0
+    assert main(["show", "--runs-dir", str(searched.parents[2])]) == 0
+
+
+def test_another_helper_makes_another_method(loss_file: Path) -> None:
+    before = registry.load_method(str(loss_file))
+    loss_file.with_name("mine_helper.py").write_text(HELPER.replace("2", "3"))
+    assert registry.load_method(str(loss_file)).name != before.name
+
+
+def test_helpers_of_the_same_name_are_those_beside_each_file(tmp_path: Path) -> None:
+    for number in (1, 2):
+        place = tmp_path / str(number)
+        (place / "mine_parts").mkdir(parents=True)
+        (place / "mine_parts" / "__init__.py").write_text("")
+        (place / "mine_parts" / "sizes.py").write_text(f"SIZE = {number}\n")
+        text = MINE.replace("class Mine", "from mine_parts.sizes import SIZE\n\nclass Mine")
+        text = text.replace("from mine_helper import scale", "scale = float")
+        (place / "mine.py").write_text(text.replace("(0, 1)", "(0, SIZE)"))
+    highs = [
+        registry.load_method(str(tmp_path / str(number) / "mine.py")).space("cub", 8)["margin"].high  # type: ignore[attr-defined]
+        for number in (1, 2, 1)
+    ]
+    assert highs == [1, 2, 1]
