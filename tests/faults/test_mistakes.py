@@ -168,6 +168,8 @@ COMMANDS = {
     "compare": ["compare", "ms", "triplet", "--dataset", "cub"],
     "verdict": ["verdict", "ms", "--against", "none"],
     "report": ["report", "--output", "../report.html"],
+    "plot": ["plot", "scores", "--dataset", "cub", "--output", "../scores.svg"],
+    "tables": ["tables", "ccp"],
 }
 
 

@@ -1,4 +1,4 @@
-"""A loss file of one's own: found from any folder, with its helpers, and kept as it was searched."""
+"""A loss file of one's own: found from any folder, with its helpers, kept as it was searched."""
 
 from __future__ import annotations
 
