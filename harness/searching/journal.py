@@ -87,47 +87,47 @@ class Journal(Storage):
         self.folder = folder
         self.place = str(folder)
         path = folder / JOURNAL
-        if reads_only:
-            if not path.is_file():
-                raise HarnessError(f"there is no {path}")
-            file = _JournalFile(path, _NoLock())
-            damage = _first_damage(path)
-            if damage is not None:
-                file.most, _, reason = damage
-                said = "what stands before that line is all that can be shown"
-                logger.warning("%s, line %d: %s; %s", path, file.most + 1, reason, said)
-        else:
-            make_folder(folder)
-            (folder / "workers").mkdir(exist_ok=True)
-            lock = _JournalLock(path.with_suffix(".lock"))
-            self.lost = self._mend(path, lock)
-            file = _JournalFile(path, lock)
-        self.optuna = JournalStorage(file)
+        self.optuna = self._read(path) if reads_only else self._mended(path)
 
-    def _mend(self, path: Path, lock: _JournalLock) -> bool:
-        """Cut off what cannot be read, and keep it beside; whether trials may be lost with it."""
+    def _read(self, path: Path) -> JournalStorage:
+        if not path.is_file():
+            raise HarnessError(f"there is no {path}")
+        file = _JournalFile(path, _NoLock())
+        try:
+            return _replayed(file)
+        except _Unreadable as damage:
+            file.most = damage.lines
+            said = "what stands before that line is all that can be shown"
+            logger.warning("%s, line %d: %s; %s", path, damage.lines + 1, damage.reason, said)
+            return JournalStorage(file)
+
+    def _mended(self, path: Path) -> JournalStorage:
+        """Cut off what cannot be read, and keep it beside; trials may be lost with it."""
+        make_folder(path.parent)
+        (path.parent / "workers").mkdir(exist_ok=True)
+        lock = _JournalLock(path.with_suffix(".lock"))
         lock.acquire()
         try:
-            if not path.exists():
-                return False
-            if path.stat().st_size == 0:
-                return True  # no search leaves it so; if none was here, nothing will be found
-            whole = size_of_lines(path)
-            if whole < path.stat().st_size:  # torn by a power cut
-                os.truncate(path, whole)
-            damage = _first_damage(path)
-            if damage is None:
-                return False
-            whole, start, reason = damage
-            self._check_alone(path, whole + 1, reason)
-            kept = path.with_suffix(".damaged.journal")
-            shutil.copyfile(path, kept)
-            os.truncate(path, start)
-            logger.warning(
-                "%s is damaged in line %d (%s): what stands before it is kept, all of it is in %s",
-                *(path, whole + 1, reason, kept.name),
-            )
-            return True
+            if path.exists():
+                # No search leaves it empty; if none was here, nothing will be found.
+                self.lost = path.stat().st_size == 0
+                whole = size_of_lines(path)
+                if whole < path.stat().st_size:  # torn by a power cut
+                    os.truncate(path, whole)
+            try:
+                return _replayed(_JournalFile(path, lock))
+            except _Unreadable as damage:
+                self._check_alone(path, damage.lines + 1, damage.reason)
+                kept = path.with_suffix(".damaged.journal")
+                shutil.copyfile(path, kept)
+                os.truncate(path, damage.start)
+                logger.warning(
+                    "%s is damaged in line %d (%s): what stands before it is kept, all of it is in "
+                    "%s",
+                    *(path, damage.lines + 1, damage.reason, kept.name),
+                )
+                self.lost = True
+                return JournalStorage(_JournalFile(path, lock))
         finally:
             lock.release()
 
@@ -261,17 +261,23 @@ def _checked(line: bytes) -> dict[str, Any]:
     return entry
 
 
-def _first_damage(path: Path) -> tuple[int, int, str] | None:
-    """How many lines can be replayed, where the next one starts, and why it cannot; None if all."""
-    file = _JournalFile(path, _NoLock())
+class _Unreadable(Exception):
+    """How many lines can be replayed, where the next one starts, and why it cannot."""
+
+    def __init__(self, lines: int, start: int, reason: str) -> None:
+        super().__init__(reason)
+        self.lines, self.start, self.reason = lines, start, reason
+
+
+def _replayed(file: _JournalFile) -> JournalStorage:
+    """A journal that was read to its end, or the damage that this found."""
     try:
-        JournalStorage(file).get_all_studies()
+        return JournalStorage(file)
     except DamagedJournal as error:
         reason = str(error).partition("\n")[0].rpartition(": no entry")[2]
-        return len(file.starts) - 1, file.starts[-1], f"no entry{reason}"
+        raise _Unreadable(len(file.starts) - 1, file.starts[-1], f"no entry{reason}") from None
     except (OSError, MemoryError):  # no damage of the file
         raise
     except Exception as error:  # whatever an entry makes Optuna stumble over, it is no entry
         said = f"no entry of a journal ({type(error).__name__}: {error})"
-        return len(file.starts) - 2, file.starts[-2], said
-    return None
+        raise _Unreadable(len(file.starts) - 2, file.starts[-2], said) from None
