@@ -240,6 +240,7 @@ class FoldRecord(Fit, Record):
     Attributes:
         params: as they were given.
         adjusted: those among them that the method changed, with the reason.
+        of_search: whether a search proposed them, and not somebody who tries some.
     """
 
     identity: Identity
@@ -251,6 +252,7 @@ class FoldRecord(Fit, Record):
     # These came later: older records do without them.
     adjusted: dict[str, Adjusted] = field(default_factory=dict)
     compute: Compute = field(default_factory=lambda: Compute())
+    of_search: bool | None = None
 
     def facts(self, scored: bool) -> FoldFacts:
         """What a test record says of this model.
@@ -259,7 +261,7 @@ class FoldRecord(Fit, Record):
             scored: whether it was stopped by a validation score, or by steps.
         """
         left_out = (
-            *("identity", "params"),
+            *("identity", "params", "of_search"),
             *(() if scored else ("best_score",)),
             *(() if self.adjusted else ("adjusted",)),
             *(() if self.drops else ("drops",)),

@@ -67,7 +67,7 @@ class Search:
         return self.experiment.method.name
 
     def units(self, params: Mapping[str, Any]) -> list[Unit]:
-        return units_of(self.experiment, self.trainval, params)
+        return units_of(self.experiment, self.trainval, params, of_search=True)
 
 
 def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:

@@ -58,7 +58,9 @@ def finished_trials(experiment: Experiment, fingerprint: str) -> list[FinishedTr
             record = FoldRecord.read(path)
         except RecordError:
             continue
-        if record.repetition == 0 and _plain(record.identity) == identity:
+        # `harness train` leaves its folds there, too; what is older does not say.
+        proposed = record.repetition == 0 and record.of_search is not False
+        if proposed and _plain(record.identity) == identity:
             by_params[json.dumps(record.params, sort_keys=True)][record.fold] = record
     found = []
     for folds in by_params.values():

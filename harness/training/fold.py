@@ -167,6 +167,7 @@ def _train(
         repetition=unit.repetition,
         device=device_name(device),
         provenance=provenance(),
+        of_search=unit.of_search,
         adjusted=adjusted_by(trainer.loss),
         compute=Compute(
             precision=protocol.precision,

@@ -22,11 +22,15 @@ from harness.training.unit import Unit
 
 
 def units_of(
-    experiment: Experiment, trainval: Source, params: Mapping[str, Any], repetition: int = 0
+    experiment: Experiment,
+    trainval: Source,
+    params: Mapping[str, Any],
+    repetition: int = 0,
+    of_search: bool = False,
 ) -> list[Unit]:
     """One per fold."""
     folds = range(len(experiment.split.folds))
-    return [Unit(experiment, trainval, params, fold, repetition) for fold in folds]
+    return [Unit(experiment, trainval, params, fold, repetition, of_search) for fold in folds]
 
 
 def run_trial(

@@ -36,6 +36,7 @@ class Unit:
     Attributes:
         trainval: what models see of the classes that are trained and validated on.
         repetition: 0 in a search, 1 and up for reproductions.
+        of_search: whether a search proposed it; that is no part of what defines it.
     """
 
     experiment: Experiment
@@ -43,6 +44,7 @@ class Unit:
     params: Mapping[str, Any]
     fold: int
     repetition: int = 0
+    of_search: bool = False
 
     @property
     def identity(self) -> Identity:

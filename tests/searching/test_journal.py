@@ -19,6 +19,7 @@ from harness.searching.journal import DamagedJournal, Journal
 from harness.searching.loop import search
 from harness.searching.summary import index_of
 from harness.training import trainer
+from harness.training.trial import train
 
 
 @pytest.fixture
@@ -38,10 +39,10 @@ def trials_in(config: RunConfig) -> list[Any]:
 
 
 def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(*arguments: object) -> None:
+    def fit(*arguments: object) -> None:
         raise AssertionError("a fold was trained again")
 
-    monkeypatch.setattr(trainer.Trainer, "fit", train)
+    monkeypatch.setattr(trainer.Trainer, "fit", fit)
 
 
 def test_an_emptied_journal_is_rebuilt_from_finished_folds(
@@ -54,6 +55,15 @@ def test_an_emptied_journal_is_rebuilt_from_finished_folds(
     assert (summary.trials, summary.failed) == (3, 0)
     assert trials_in(searched) == before
     assert "3 were rebuilt from their finished folds" in caplog.text
+
+
+def test_what_somebody_tried_beside_the_search_is_not_rebuilt_as_its_trial(
+    searched: RunConfig,
+) -> None:
+    before = trials_in(searched)
+    train(searched.updated({"params": {"margin": 0.123}}))
+    journal_of(searched).write_bytes(b"")
+    assert trials_in(searched) == before
 
 
 def test_a_journal_that_nobody_searched_with_is_not_rebuilt(folder_config: RunConfig) -> None:
