@@ -130,7 +130,11 @@ def _find(unit: Unit, keep_weights: bool) -> FoldRecord | None:
 def _train(
     unit: Unit, report: FoldReport, keep_weights: bool, build_trainer: BuildTrainer
 ) -> FoldRecord:
+    validated = False
+
     def tell(progress: Progress) -> None:
+        nonlocal validated
+        validated = True
         try:
             report(unit.fold, progress)
         except Exception as error:
@@ -145,9 +149,15 @@ def _train(
     ):
         trainer = build_trainer(unit, device)
         checkpoint, seed = unit.folder / CHECKPOINT, unit.seed("loss")
+        resumed = checkpoint.exists()
         try:
             fit = trainer.fit(checkpoint, seed, tell)
-        except DamagedCheckpoint as error:
+        except Exception as error:
+            # What fails right behind a checkpoint may fail of it, as of moments of another shape.
+            # If it is the run's own fault, it fails anew: what goes on has the bits of what began.
+            of_checkpoint = resumed and not validated and not _is_of_machine(error)
+            if not isinstance(error, DamagedCheckpoint) and not of_checkpoint:
+                raise
             set_aside(checkpoint, error)
             trainer = build_trainer(unit, device)
             fit = trainer.fit(checkpoint, seed, tell)
@@ -183,6 +193,10 @@ def _train(
         (unit.folder / passing).unlink(missing_ok=True)
     logger.debug("%s fold %d: %.4f", unit.experiment.name, unit.fold, record.best_score)
     return record
+
+
+def _is_of_machine(error: Exception) -> bool:
+    return is_disk_trouble(error) or trouble_in(error) is not None
 
 
 class _ReportFailed(Exception):
