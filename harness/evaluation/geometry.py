@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.kept_models import Opened
 from harness.evaluation.scoring import TestEmbeddings, measure
+from harness.experiment import digest_of
 from harness.metrics.names import title_of
 from harness.model.network import NORMALIZERS, Model
 from harness.plain_text import markdown_code, markdown_text
@@ -36,6 +38,7 @@ from harness.training.unit import Unit, evaluation_loader
 MEASURED = ("map_at_r", "covering_radius", "class_distance")
 PARTS = ("training", "validation", "test")
 BEFORE = "before"
+LONGEST = 60  # letters of settings in the name of a file; of more it has a hash
 
 
 @dataclass(frozen=True)
@@ -179,14 +182,27 @@ def _written(
     title = (
         f"{experiment.method.name}: classes by stage of training on {', '.join(of[1:])}, {of[0]}"
     )
-    # With the test in its name: a later look at the others alone does not write over it.
-    name = "-".join([*of, experiment.method.name, *parts[2:]]).replace(":", "_")
+    # With the test and all that was set in its name: another look does not write over it.
+    named = [*of, experiment.method.name, *_set_apart(experiment.config), *parts[2:]]
+    name = "-".join(named).replace(":", "_")
     place = Path(experiment.config.results_dir) / GEOMETRY / name
     files = [place.with_name(f"{name}{ending}") for ending in (".csv", ".md")]
     write_text(files[0], to_csv(frame))
     lines = [f"# {markdown_text(title)}", "", *markdown_table(shown(frame)), "", NOTE, ""]
     write_text(files[1], "\n".join([*lines, f"Made by {markdown_code(command_line())}."]) + "\n")
     return StageTable(title, frame, files, views)
+
+
+def _set_apart(config: RunConfig) -> list[str]:
+    """What was set of a method, as a part of a file's name; nothing at the published parameters."""
+    usual = RunConfig()
+    given = {key: getattr(config, key) for key in ("preset", "seed")}
+    changed = {key: value for key, value in given.items() if value != getattr(usual, key)}
+    if not config.params and not changed:
+        return []
+    text = "+".join(f"{key}={value}" for key, value in (*changed.items(), *config.params.items()))
+    readable = len(text) <= LONGEST and re.fullmatch(r"[\w.+=-]+", text)
+    return [text if readable else digest_of({**changed, "params": dict(config.params)})]
 
 
 NOTE = (

@@ -32,6 +32,15 @@ def ccp(folder_config: RunConfig) -> RunConfig:
     return folder_config.updated({"loss": "ccp-c2", "protocol": protocol, "params": params})
 
 
+def test_other_parameters_do_not_write_over_a_table(folder_config: RunConfig) -> None:
+    first = measure_stages(folder_config)
+    kept = [path.read_bytes() for path in first.files]
+    for params in ({"margin": 0.3}, {"margin": 0.4}):
+        assert measure_stages(folder_config.updated({"params": params})).files != first.files
+    assert [path.read_bytes() for path in first.files] == kept
+    assert len(list(first.files[0].parent.iterdir())) == 6
+
+
 def test_every_instance_has_its_best_weights_and_training_is_as_without_them(
     ccp: RunConfig, tmp_path: Path
 ) -> None:
