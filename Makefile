@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test fast faults fuzz lint format
+.PHONY: demo test fast faults fuzz lint format audit
 
 demo: $(INSTALLED)
 	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
@@ -34,6 +34,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Known vulnerabilities of what is installed; asks the network, so neither `test` nor `lint` does.
+audit: $(INSTALLED)
+	$(BIN)/python -m pip_audit --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip_audit --local --skip-editable
 
 $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
