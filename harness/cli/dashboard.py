@@ -66,8 +66,9 @@ def dashboard(
         say("warning: whoever reaches this machine can see it", file=sys.stderr, flush=True)
     # In a thread of its own: a Ctrl-C that falls into an answer is lost on the server.
     thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    thread.join()
+    with server:  # which lets go of the port
+        thread.start()
+        thread.join()
 
 
 class Guard:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
+from socketserver import BaseServer
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from ends import cases, run, unchanged
 from hypothesis import given
 from hypothesis import strategies as st
 from made_records import make_record, put
+from made_studies import put_study
 from mutations import WORDS
 
 from harness.cli import app
+from harness.config import RunConfig
 
 # A shell passes no zero bytes, and what is not UTF-8 as Python escapes it.
 TEXTS = st.one_of(
@@ -39,6 +43,7 @@ KNOWN = (
     *("glyphnet", "none", "gp", "grid", "paper", "auto", "cpu", "cuda", "on", "mean", "p_at_1"),
     *("scores", "losses", "all", "ms", "nmi", "recall@1,2", "params.margin=1", "x.svg", "x.html"),
     *("mlrc+threads=100000", "mlrc+batch_size=0", "sqlite://", "postgresql://a:b@/c", "10000"),
+    *("127.0.0.1", "0.0.0.0", "::1", "0", "65536", "-1"),
     *("params.margin=0.1,0.2", "protocol.norm=none,layer", "full: params.x=1", "results", "runs"),
 )
 
@@ -51,7 +56,6 @@ def _commands() -> dict[str, Any]:
         nested = getattr(command, "commands", None)
         for inner, one in (nested or {"": command}).items():
             found[f"{name} {inner}".strip()] = one.params
-    del found["dashboard"]  # which, all going well, does not end
     return found
 
 
@@ -85,13 +89,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "mine.py").write_text("raise SystemExit(3)\n")
     for method in ("ms", "triplet"):
         put(root / "results", make_record(method))
+    config = RunConfig(dataset=f"folder:{root / 'pictures'}", runs_dir=str(root / "runs"))
+    put_study(config, "mlrc/folder_pictures-convnet/triplet", reason="none")
     return root
+
+
+@pytest.fixture
+def nobody_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dashboard that ends at once, and asks no name server who somebody is."""
+    real = socket.getaddrinfo
+
+    def numbers_alone(host: Any, *more: Any, **options: Any) -> Any:
+        return real(host, *more, **{**options, "flags": socket.AI_NUMERICHOST})
+
+    monkeypatch.setattr(BaseServer, "serve_forever", lambda server: None)
+    monkeypatch.setattr(socket, "getaddrinfo", numbers_alone)
 
 
 @cases(0.16)
 @given(words=command_lines(), encoding=st.sampled_from(["utf-8", "utf-8", "ascii"]))
 def test_a_command_line_ends_with_success_or_a_message(
-    words: list[str], encoding: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    encoding: str,
+    place: Path,
+    nobody_calls: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(place / "home"))

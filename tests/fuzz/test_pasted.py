@@ -15,25 +15,23 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from ends import cases, run
 from hypothesis import given
 from hypothesis import strategies as st
+from made_studies import put_study
 from made_tables import full_record
 from markdown_it import MarkdownIt
-from optuna.trial import TrialState, create_trial
 
 from harness.config import RunConfig
 from harness.plain_text import one_line
 from harness.results import sweeps
 from harness.results.classes import note_test_classes
 from harness.results.latex import LATEX_SPECIAL
-from harness.results.layout import CONFIG, PLAN, record_path, validation_path
+from harness.results.layout import PLAN, record_path, validation_path
 from harness.results.records import TestRecord, ValidationRecord
 from harness.results.sweeps import Plan
-from harness.searching.journal import Journal
-from harness.system.files import write_json, write_text
+from harness.system.files import write_json
 
 PIECES = (
     *(
@@ -90,7 +88,10 @@ def shown(root: Path, names: dict[str, str]) -> dict[str, str]:
     table = put_rows(results, names)
     put_rows(theirs, names, repetitions=1, test_fingerprint=names["reason"])
     put_sweep(results / "sweeps" / "sweep", names)
-    put_study(root / "runs", names)
+    fixed = {names["parameter"]: names["reason"]}
+    config = RunConfig(runs_dir=str(root / "runs"))
+    told = {"method": names["first"], "fixed_params": fixed}
+    put_study(config, "mlrc/cub-bninception/first", names["reason"], **told)
     page, verdict = root / "page.html", root / "verdict.md"
     where = ["--results-dir", str(results)]
     commands: list[list[str]] = [
@@ -158,23 +159,6 @@ def put_sweep(folder: Path, names: dict[str, str]) -> None:
     ValidationRecord(folds=folds, **facts).write(  # type: ignore[arg-type]
         validation_path(folder / "a" / "b", "first", "abc", 0)
     )
-
-
-def put_study(runs: Path, names: dict[str, str]) -> None:
-    folder = runs / "mlrc" / "cub-bninception" / "first"
-    journal = Journal(folder)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        storage=journal.optuna, study_name="/".join(folder.parts[-3:]), direction="maximize"
-    )
-    fixed = {names["parameter"]: names["reason"]}
-    identity = {"method": names["first"], "protocol": {}, "fixed_params": fixed}
-    study.set_user_attr("identity", identity)
-    done = {"index": 0, "folds": [0.1, 0.2, 0.3, 0.4], "seconds": 1.0}
-    study.add_trial(create_trial(values=[0.25], user_attrs=done))
-    failed = {"index": 1, "reason": names["reason"]}
-    study.add_trial(create_trial(state=TrialState.FAIL, user_attrs=failed))
-    write_text(folder / CONFIG, RunConfig(runs_dir=str(runs)).to_yaml())
 
 
 def markdown_parts(text: str) -> list[str]:
