@@ -61,8 +61,8 @@ def search(config: RunConfig, workers: int) -> tuple[float, float, Counter[int]]
         process.start()
     while at_work := [process.sentinel for process in processes if process.is_alive()]:
         if not wait(at_work, timeout=TELL_EVERY):
-            done, seconds = len(study.counted()), time.perf_counter() - started
-            print(f"  {done} of {config.trials} trials after {seconds:.0f} s", file=sys.stderr)
+            count, seconds = len(study.counted()), time.perf_counter() - started
+            print(f"  {count} of {config.trials} trials after {seconds:.0f} s", file=sys.stderr)
     seconds = time.perf_counter() - started
     if any(process.exitcode for process in processes):
         raise SystemExit("a worker failed")

@@ -267,7 +267,7 @@ class Study:
         """Fail the trials whose worker is gone; all trials as they are then."""
         trials = self._trials()
         running = [trial for trial in trials if trial.state == TrialState.RUNNING]
-        workers = {trial.user_attrs.get("worker") for trial in running} - {None}
+        workers = {t.user_attrs["worker"] for t in running if "worker" in t.user_attrs}
         living = self.storage.living(workers) if workers else set()
         abandoned = [t for t in running if t.user_attrs.get("worker") not in living]
         for trial in abandoned:
