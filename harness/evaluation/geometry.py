@@ -38,7 +38,7 @@ from harness.training.unit import Unit, evaluation_loader
 MEASURED = ("map_at_r", "covering_radius", "class_distance")
 PARTS = ("training", "validation", "test")
 BEFORE = "before"
-LONGEST = 60  # letters of settings in the name of a file; of more it has a hash
+LONGEST = 200  # letters of a table's name; a longer one has a hash of what was set
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,8 @@ def _written(
         f"{experiment.method.name}: classes by stage of training on {', '.join(of[1:])}, {of[0]}"
     )
     # With the test and all that was set in its name: another look does not write over it.
-    named = [*of, experiment.method.name, *_set_apart(experiment.config), *parts[2:]]
+    room = LONGEST - len("-".join(of))
+    named = [*of, experiment.method.name, *_set_apart(experiment.config, room), *parts[2:]]
     name = "-".join(named).replace(":", "_")
     place = Path(experiment.config.results_dir) / GEOMETRY / name
     files = [place.with_name(f"{name}{ending}") for ending in (".csv", ".md")]
@@ -193,15 +194,19 @@ def _written(
     return StageTable(title, frame, files, views)
 
 
-def _set_apart(config: RunConfig) -> list[str]:
-    """What was set of a method, as a part of a file's name; nothing at the published parameters."""
+def _set_apart(config: RunConfig, room: int) -> list[str]:
+    """What was set of a method, as a part of a file's name; nothing at the published parameters.
+
+    Args:
+        room: letters that there are for it; if more are needed it is a hash.
+    """
     usual = RunConfig()
     given = {key: getattr(config, key) for key in ("preset", "seed")}
     changed = {key: value for key, value in given.items() if value != getattr(usual, key)}
     if not config.params and not changed:
         return []
     text = "+".join(f"{key}={value}" for key, value in (*changed.items(), *config.params.items()))
-    readable = len(text) <= LONGEST and re.fullmatch(r"[\w.+=-]+", text)
+    readable = len(text) <= room and re.fullmatch(r"[\w.+=-]+", text)
     return [text if readable else digest_of({**changed, "params": dict(config.params)})]
 
 
