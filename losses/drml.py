@@ -31,7 +31,7 @@ from losses._tools.checks import (
 from losses._tools.labelled_loss import LabelledLoss, LossDict, in_float32
 from losses._tools.loss_dict import reduced
 from losses._tools.mining import DistanceWeightedMiner
-from losses._tools.proxy_anchor import ProxyAnchorLoss
+from losses._tools.proxy_anchor import ProxyAnchorLoss, group_losses
 from losses.baselines import BY_NAME
 from losses.method import Base, Method, Preset, Space, declared_params
 from losses.mined_losses import BY_NAME as MINED
@@ -279,13 +279,11 @@ class DRMLLoss(LabelledLoss):
         return aux
 
     def _branch_loss(self, nodes: Tensor, assignment: Tensor, labels: Tensor) -> Tensor:
-        total = nodes.new_zeros(())
         is_member = assignment.unsqueeze(1) == torch.arange(self.groups, device=labels.device)
         masked = self._masked_losses(nodes)
         if masked is not None:
-            for group, loss in enumerate(masked):
-                total = total + loss.of_members(nodes[:, group], labels, is_member[:, group])
-            return total
+            return group_losses(masked, nodes.transpose(0, 1), labels, is_member.t())
+        total = nodes.new_zeros(())
         # A base sees members alone; on a GPU it takes one wait to know how many there are.
         sizes = is_member.sum(dim=0).tolist()
         groups = assignment.argsort(stable=True).split(sizes)
@@ -300,7 +298,11 @@ class DRMLLoss(LabelledLoss):
     def _masked_losses(self, nodes: Tensor) -> list[ProxyAnchorLoss] | None:
         """The groups' losses, where these leave samples out without a list of the others."""
         losses = [loss for loss in self.branch_losses if isinstance(loss, ProxyAnchorLoss)]
-        possible = len(losses) == self.groups and all(loss.as_it_comes(nodes) for loss in losses)
+        possible = (
+            len(losses) == self.groups
+            and all(loss.as_it_comes(nodes) for loss in losses)
+            and len({loss.settings() for loss in losses}) == 1
+        )
         return losses if possible and self.miner is None and not self.collect_stats else None
 
     def _mined_loss(

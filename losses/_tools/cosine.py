@@ -64,9 +64,9 @@ class _CosineLoss(torch.autograd.Function):
 def _cosines(embeddings: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Unit embeddings, 1 / norms of embeddings and proxies, and (batch, proxies) cosines."""
     unit, inverse = divided(embeddings)
-    norms = torch.linalg.vector_norm(proxies, dim=1)
+    norms = torch.linalg.vector_norm(proxies, dim=-1).unsqueeze(-2)
     proxy_inverse = norms.clamp_min_(SMALLEST_NORM).reciprocal_()
-    return unit, inverse, proxy_inverse, (unit @ proxies.t()).mul_(proxy_inverse)
+    return unit, inverse, proxy_inverse, (unit @ proxies.mT).mul_(proxy_inverse)
 
 
 def _gradients(
@@ -84,8 +84,8 @@ def _gradients(
     if needed[0]:
         of_embeddings = through_division_(scaled @ proxies, unit, inverse)
     if needed[1]:
-        radial = (scaled * cosines).sum(dim=0).mul_(proxy_inverse)
-        of_proxies = (scaled.t() @ unit).addcmul_(proxies, radial.unsqueeze(1), value=-1)
+        radial = (scaled * cosines).sum(dim=-2, keepdim=True).mul_(proxy_inverse)
+        of_proxies = (scaled.mT @ unit).addcmul_(proxies, radial.mT, value=-1)
     return of_embeddings, of_proxies
 
 
@@ -106,5 +106,8 @@ def cosine_similarities(distance: BaseDistance, embeddings: Tensor, proxies: Ten
 
 
 def cosine_loss(embeddings: Tensor, proxies: Tensor, formula: Formula) -> Tensor:
-    """A loss of the (batch, proxies) cosines, at once with its gradients; it has no second ones."""
+    """A loss of the (batch, proxies) cosines, at once with its gradients; it has no second ones.
+
+    Groups of embeddings that have proxies of their own may stand in front of both.
+    """
     return _CosineLoss.apply(embeddings, proxies, formula)

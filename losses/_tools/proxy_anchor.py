@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,27 +24,31 @@ def anchor_formula(
 
     Only proxies with a positive in the batch have the first, and its mean is over them.
 
+    Groups of samples with proxies of their own may stand in front: then the losses are added up.
+
     Args:
-        members: (batch,) which samples count; all unless given. Without any the loss is 0.
+        members: (batch,) which samples count, or those of each group; all unless given. Without
+            any the loss is 0.
     """
 
     def formula(cosines: Tensor) -> tuple[Tensor, Tensor]:
-        num_proxies = cosines.shape[1]
+        num_proxies = cosines.shape[-1]
         own = labels.unsqueeze(1) == torch.arange(num_proxies, device=labels.device)
         scaled, shift, nothing = cosines * scale, scale * margin, -torch.inf
         other = ~own
         if members is not None:
-            own, other = own & members.unsqueeze(1), other & members.unsqueeze(1)
+            own, other = own & members.unsqueeze(-1), other & members.unsqueeze(-1)
         positive = (shift - scaled).masked_fill_(~own, nothing)
         negative = scaled.add_(shift).masked_fill_(~other, nothing)
         # A last row of zeros is the 1 in the logarithm: it has the share 1 / (1 + sum of exp).
-        exponents = pad(torch.cat([positive, negative], dim=1), (0, 0, 0, 1))
-        of_positive, of_negative = log_softmax(exponents, dim=0)[-1].view(2, num_proxies).sum(dim=1)
-        by_positive, by_negative = softmax(exponents, dim=0)[:-1].split(num_proxies, dim=1)
-        present = own.any(dim=0).sum(dtype=cosines.dtype)
+        exponents = pad(torch.cat([positive, negative], dim=-1), (0, 0, 0, 1))
+        logs = log_softmax(exponents, dim=-2)[..., -1, :].unflatten(-1, (2, num_proxies))
+        of_positive, of_negative = logs.sum(dim=-1).unbind(dim=-1)
+        by_positive, by_negative = softmax(exponents, dim=-2)[..., :-1, :].split(num_proxies, -1)
+        present = own.any(dim=-2).sum(dim=-1, dtype=cosines.dtype)
         weight = present.clamp_min_(1).reciprocal_()  # of each proxy that is present
-        loss = -(of_positive * weight + of_negative / num_proxies)
-        slopes = by_positive * (weight * -scale)
+        loss = -(of_positive * weight + of_negative / num_proxies).sum()
+        slopes = by_positive * (weight * -scale)[..., None, None]
         return loss, slopes.add_(by_negative, alpha=scale / num_proxies)
 
     return formula
@@ -70,13 +75,12 @@ class ProxyAnchorLoss(pml.ProxyAnchorLoss):
         self.distance.check_shapes(embeddings, self.proxies)
         labels = c_f.to_device(labels, embeddings)
         check_labels(labels, self.num_classes)
-        formula = anchor_formula(labels, self.alpha, self.margin)
+        formula = anchor_formula(labels, *self.settings())
         return cosine_loss(embeddings, self.proxies, formula)
 
-    def of_members(self, embeddings: Tensor, labels: Tensor, members: Tensor) -> Tensor:
-        """The loss of those samples that a mask picks; only where it is used as it comes."""
-        formula = anchor_formula(labels, self.alpha, self.margin, members)
-        return cosine_loss(embeddings, self.proxies, formula)
+    def settings(self) -> tuple[float, float]:
+        """What two losses must share to be one of two groups."""
+        return self.alpha, self.margin
 
     def as_it_comes(
         self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
@@ -87,3 +91,16 @@ class ProxyAnchorLoss(pml.ProxyAnchorLoss):
             and plain_cosine(self.distance)
             and in_one_precision(embeddings, self.proxies)
         )
+
+
+def group_losses(
+    losses: Sequence[ProxyAnchorLoss], embeddings: Tensor, labels: Tensor, members: Tensor
+) -> Tensor:
+    """The losses of groups of samples, added up; each as it comes, all with the same settings.
+
+    Args:
+        embeddings: (groups, batch, dim).
+        members: (groups, batch) which samples count.
+    """
+    formula = anchor_formula(labels, *losses[0].settings(), members)
+    return cosine_loss(embeddings, torch.stack([loss.proxies for loss in losses]), formula)
