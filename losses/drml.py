@@ -56,7 +56,8 @@ class GroupedLinear(nn.Module):
             nn.init.kaiming_normal_(weight, mode="fan_out")
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return torch.einsum("bgi,goi->bgo", inputs, self.weight) + self.bias
+        groups = inputs.transpose(0, 1)
+        return torch.baddbmm(self.bias.unsqueeze(1), groups, self.weight.mT).transpose(0, 1)
 
 
 @dataclass(frozen=True)
