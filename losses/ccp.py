@@ -22,7 +22,6 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.as_it_comes import as_it_comes
 from losses._tools.ball import (
     BallDotProductSimilarity,
     BallLpDistance,
@@ -36,6 +35,7 @@ from losses._tools.host_buffers import HostBuffers
 from losses._tools.k_center import farthest_points
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import reduced
+from losses._tools.short_form import as_it_comes
 from losses.baselines import BY_NAME, by_dataset
 from losses.method import (
     LOSS_LR,
@@ -197,10 +197,12 @@ class CCPLoss(HostBuffers, ProxyLoss):
         self.register_buffer("base_alone", torch.tensor(False))
         self.record("proxies_per_class", "proxy_weight", "batch_weight")
 
-    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+    def has_short_form(
+        self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
+    ) -> bool:
         return as_it_comes(self, MeanReducer, indices_tuple)
 
-    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def reduced_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return self._loss(embeddings, labels, None)
 
     def batch_losses(

@@ -301,7 +301,7 @@ class DRMLLoss(LabelledLoss):
         losses = [loss for loss in self.branch_losses if isinstance(loss, ProxyAnchorLoss)]
         possible = (
             len(losses) == self.groups
-            and all(loss.as_it_comes(nodes) for loss in losses)
+            and all(loss.has_short_form(nodes) for loss in losses)
             and len({loss.settings() for loss in losses}) == 1
         )
         return losses if possible and self.miner is None and not self.collect_stats else None

@@ -16,7 +16,6 @@ from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from losses._tools.as_it_comes import as_it_comes
 from losses._tools.checks import (
     check_choice,
     check_cosine,
@@ -30,6 +29,7 @@ from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements
 from losses._tools.nca import check_denominator, nca_formula, nca_losses
 from losses._tools.proxy_anchor import anchor_formula
+from losses._tools.short_form import as_it_comes
 from losses.baselines import BY_NAME
 from losses.method import (
     LOSS_LR,
@@ -170,14 +170,16 @@ class HierarchicalProxyLoss(HostBuffers, ProxyLoss):
         if top is not None:
             self.get_buffer("assign_1").copy_(top)
 
-    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+    def has_short_form(
+        self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
+    ) -> bool:
         return (
             self.denominator == "all"
             and as_it_comes(self, type(self.get_default_reducer()), indices_tuple)
             and plain_cosine(self.distance)
         )
 
-    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def reduced_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         total = embeddings.new_zeros(())
         for level, (proxies, level_labels) in enumerate(self._levels(embeddings, labels)):
             scale, weight = self.scale[level], self.level_weights[level]

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from losses._tools.as_it_comes import as_it_comes
 from losses._tools.checks import check_cosine, check_not_negative, check_positive
 from losses._tools.cosine import Formula, cosine_similarities, plain_cosine
 from losses._tools.first_gradient import first_gradient_only
@@ -23,6 +22,7 @@ from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements, weighted
 from losses._tools.nca import cross_entropy_and_slopes
 from losses._tools.normalize import divided, through_division_
+from losses._tools.short_form import as_it_comes
 from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space, note_adjusted
 
 # Similarities of the proxy term held at a time (16 MB in float32).
@@ -180,14 +180,16 @@ class ProxyGMLLoss(ProxyLoss):
                 stacklevel=2,
             )
 
-    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+    def has_short_form(
+        self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
+    ) -> bool:
         return (
             self.num_classes * len(self.proxies) <= CHUNK_ELEMENTS
             and as_it_comes(self, MeanReducer, indices_tuple)
             and plain_cosine(self.distance)
         )
 
-    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def reduced_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         proxies = self.proxies.to(embeddings)
 
         def formula(cosines: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,12 +11,12 @@ from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
-from losses._tools.as_it_comes import as_it_comes
 from losses._tools.checks import check_positive
 from losses._tools.cosine import cosine_loss, cosine_similarities, plain_cosine
 from losses._tools.labelled_loss import LossDict, ProxyLoss
 from losses._tools.loss_dict import elements, weighted
 from losses._tools.nca import check_denominator, nca_formula, nca_losses
+from losses._tools.short_form import as_it_comes
 from losses.method import LOSS_LR, Method, Preset, Space
 
 
@@ -45,14 +45,16 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         self.denominator = denominator
         self.record("temperature")
 
-    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
+    def has_short_form(
+        self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
+    ) -> bool:
         return (
             self.denominator == "all"
             and as_it_comes(self, MeanReducer, indices_tuple)
             and plain_cosine(self.distance)
         )
 
-    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def reduced_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         proxies = self.proxies.to(embeddings)
         return cosine_loss(embeddings, proxies, nca_formula(labels, 2 / self.temperature))
 

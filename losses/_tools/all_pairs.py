@@ -13,38 +13,28 @@ import torch
 from pytorch_metric_learning.distances import BaseDistance, LpDistance
 from pytorch_metric_learning.losses import ContrastiveLoss
 from pytorch_metric_learning.reducers import AvgNonZeroReducer
-from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
-from losses._tools.as_it_comes import as_it_comes
 from losses._tools.ball import BallLpDistance
 from losses._tools.first_gradient import first_gradient_only
 from losses._tools.normalize import SMALLEST_NORM, divided, through_division_
+from losses._tools.short_form import ShortForm, as_it_comes
 
 
-class AllPairsContrastiveLoss(ContrastiveLoss):
+class AllPairsContrastiveLoss(ShortForm, ContrastiveLoss):
     """PML's ContrastiveLoss, several times as fast where it is used as it comes.
 
     That is on Euclidean distances of all pairs. With a miner, a reducer, a regulariser, another
     distance or statistics it is PML's own.
     """
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Any:
-        if labels is None or not self.as_it_comes(indices_tuple):
-            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-        c_f.check_shapes(embeddings, labels)
-        labels = c_f.to_device(labels, embeddings)
-        if ref_emb is None:
-            return self._loss(embeddings, None, labels, labels, (0, 1))
-        ref_emb, ref_labels = c_f.set_ref_emb(embeddings, labels, ref_emb, ref_labels)
-        return self.with_references(embeddings, labels, ref_emb, ref_labels)
+    def has_short_form(
+        self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
+    ) -> bool:
+        return self.as_it_comes(indices_tuple)
+
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self._loss(embeddings, None, labels, labels, (0, 1))
 
     def with_references(
         self,

@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 from pytorch_metric_learning.distances import CosineSimilarity
-from pytorch_metric_learning.losses import BaseMetricLossFunction
 from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
 from losses._tools.checks import check_batch, check_positive
+from losses._tools.short_form import ShortForm
 
 # In PML's dictionaries: name of a sub-loss -> its terms and how to reduce them.
 LossDict = dict[str, dict[str, Any]]
 
 
-class LabelledLoss(BaseMetricLossFunction):
+class LabelledLoss(ShortForm):
     """A loss of a batch with labels 0 to num_classes - 1; a subclass writes `batch_losses`.
 
     A bad batch is refused. The rest is done outside autocast and in float32 at least: half
@@ -37,28 +37,13 @@ class LabelledLoss(BaseMetricLossFunction):
         """Have PML's record keepers write down these settings."""
         self.add_to_recordable_attributes(list_of_names=list(names), is_stat=False)
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Any:
-        if labels is None or ref_emb is not None or not self.has_short_form(indices_tuple):
-            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-        c_f.check_shapes(embeddings, labels)
-        labels = c_f.to_device(labels, embeddings)
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         check_batch(embeddings, labels, self.num_classes, self.embedding_size)
         with without_autocast(embeddings.device):
-            return self.short_form(in_float32(embeddings), labels.long())
+            return self.reduced_loss(in_float32(embeddings), labels.long())
 
-    def has_short_form(self, indices_tuple: tuple[Tensor, ...] | None) -> bool:
-        """Whether, as it is set, the reduced loss is what `short_form` gives."""
-        return False
-
-    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The loss past PML's dictionaries and reducers, which take as long as small batches."""
+    def reduced_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """What the reducer would make of `batch_losses`, for those with a short form."""
         raise NotImplementedError
 
     def compute_loss(

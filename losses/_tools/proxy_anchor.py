@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning.reducers import DivisorReducer
-from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad, softmax
 
-from losses._tools.as_it_comes import as_it_comes, in_one_precision
 from losses._tools.checks import check_labels
 from losses._tools.cosine import Formula, cosine_loss, plain_cosine
+from losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
 
 
 def anchor_formula(
@@ -54,38 +52,25 @@ def anchor_formula(
     return formula
 
 
-class ProxyAnchorLoss(pml.ProxyAnchorLoss):
+class ProxyAnchorLoss(ShortForm, pml.ProxyAnchorLoss):
     """PML's ProxyAnchorLoss, several times as fast where it is used as it comes.
 
     That is on cosines of single or double precision. With a miner, another reducer or distance,
     a regulariser or statistics it is PML's own.
     """
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Any:
-        if labels is None or ref_emb is not None or not self.as_it_comes(embeddings, indices_tuple):
-            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-        c_f.check_shapes(embeddings, labels)
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         self.distance.check_shapes(embeddings, self.proxies)
-        labels = c_f.to_device(labels, embeddings)
         check_labels(labels, self.num_classes)
-        formula = anchor_formula(labels, *self.settings())
-        return cosine_loss(embeddings, self.proxies, formula)
+        return cosine_loss(embeddings, self.proxies, anchor_formula(labels, *self.settings()))
 
     def settings(self) -> tuple[float, float]:
         """What two losses must share to be one of two groups."""
         return self.alpha, self.margin
 
-    def as_it_comes(
+    def has_short_form(
         self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
     ) -> bool:
-        """Whether all is as this class can do it faster."""
         return (
             as_it_comes(self, DivisorReducer, indices_tuple)
             and plain_cosine(self.distance)

@@ -10,12 +10,12 @@ from pytorch_metric_learning.regularizers import SparseCentersRegularizer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
-from losses._tools.as_it_comes import as_it_comes, in_one_precision
 from losses._tools.checks import check_labels
 from losses._tools.cosine import Formula, cosine_loss, plain_cosine
 from losses._tools.loss_dict import elements
 from losses._tools.nca import cross_entropy_and_slopes
 from losses._tools.normalize import SMALLEST_NORM, divide_by_norm
+from losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
 
 
 def soft_triple_formula(
@@ -43,38 +43,29 @@ def soft_triple_formula(
     return formula
 
 
-class SoftTripleLoss(pml.SoftTripleLoss):
+class SoftTripleLoss(ShortForm, pml.SoftTripleLoss):
     """PML's SoftTripleLoss, several times as fast where it is used as it comes.
 
     That is on cosines of single or double precision, with or without a regulariser of its centres.
     With a miner, another reducer or distance, or statistics it is PML's own.
     """
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Any:
+    def has_short_form(
+        self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
+    ) -> bool:
+        return (
+            as_it_comes(self, MeanReducer, indices_tuple, weights_regularized=True)
+            and plain_cosine(self.distance)
+            and in_one_precision(embeddings, self.fc)
+        )
+
+    def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         centers = self.fc.t().contiguous()  # the gradient of which takes half the time
-        if (
-            labels is None
-            or ref_emb is not None
-            or not as_it_comes(self, MeanReducer, indices_tuple, weights_regularized=True)
-            or not plain_cosine(self.distance)
-            or not in_one_precision(embeddings, centers)
-        ):
-            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-        c_f.check_shapes(embeddings, labels)
-        labels = c_f.to_device(labels, embeddings)
+        self.distance.check_shapes(embeddings, centers)
         check_labels(labels, self.num_classes)
         # PML's gamma is 1 / gamma.
-        formula = soft_triple_formula(
-            labels, self.centers_per_class, self.la, self.gamma, self.margin
-        )
-        loss = cosine_loss(embeddings, centers, formula)
+        settings = (self.centers_per_class, self.la, self.gamma, self.margin)
+        loss = cosine_loss(embeddings, centers, soft_triple_formula(labels, *settings))
         if self.weight_regularizer is None:
             return loss
         return loss + self.weight_reg_weight * self.weight_regularizer(centers)

@@ -45,7 +45,10 @@ def within_batch(function: ContrastiveLoss, embeddings: Tensor, references: Tens
 
 
 def against_references(function: ContrastiveLoss, embeddings: Tensor, references: Tensor) -> Tensor:
-    return function(embeddings, case()[1], None, references, case()[3])
+    _, labels, _, reference_labels = case()
+    if isinstance(function, AllPairsContrastiveLoss):
+        return function.with_references(embeddings, labels, references, reference_labels)
+    return function(embeddings, labels, None, references, reference_labels)
 
 
 @pytest.mark.parametrize("loss", [within_batch, against_references])
@@ -93,7 +96,7 @@ def test_vectors_that_coincide_have_no_direction_and_spoil_nothing() -> None:
     for distance in (LpDistance(normalize_embeddings=False), BallLpDistance()):
         anchors = embeddings.clone().requires_grad_()
         loss = AllPairsContrastiveLoss(0.0, 0.9, distance=distance)
-        loss(anchors, labels, None, references, reference_labels).backward()
+        loss.with_references(anchors, labels, references, reference_labels).backward()
         assert anchors.grad is not None
         assert anchors.grad.abs().max() < 3
 
@@ -129,6 +132,7 @@ def test_a_miners_pairs_are_the_only_ones() -> None:
 def test_every_tensor_is_made_on_the_device_of_the_inputs() -> None:
     embeddings, labels, references, reference_labels = case()
     _, ours = both_losses()
-    expected = ours(embeddings, labels, None, references, reference_labels)
+    expected = ours.with_references(embeddings, labels, references, reference_labels)
     with torch.device("meta"):  # where a tensor made without device= cannot mix with real ones
-        assert ours(embeddings, labels, None, references, reference_labels) == expected
+        found = ours.with_references(embeddings, labels, references, reference_labels)
+        assert found == expected

@@ -49,7 +49,7 @@ def value_and_gradients(loss: Any, labels: Tensor = LABELS, *more: Any) -> tuple
 )
 def test_value_and_gradients_are_those_of_pml(alpha: float, margin: float, labels: Tensor) -> None:
     theirs, ours = both_losses(alpha=alpha, margin=margin)
-    assert ours.as_it_comes(embeddings())
+    assert ours.has_short_form(embeddings())
     expected = value_and_gradients(theirs, labels)
     torch.testing.assert_close(value_and_gradients(ours, labels), expected)
     for loss in (theirs, ours):
@@ -81,7 +81,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
 )
 def test_with_anything_else_it_is_pmls_own(kwargs: dict[str, Any]) -> None:
     theirs, ours = both_losses(**kwargs)
-    assert not ours.as_it_comes(embeddings())
+    assert not ours.has_short_form(embeddings())
     torch.testing.assert_close(value_and_gradients(ours), value_and_gradients(theirs))
 
 
