@@ -20,6 +20,7 @@ from losses._tools.all_pairs import AllPairsContrastiveLoss
 from losses._tools.ccp_settings import CCP_PROTOCOL
 from losses._tools.mining import MinedLoss
 from losses._tools.proxy_anchor import ProxyAnchorLoss
+from losses._tools.proxy_nca import ProxyNCALoss
 from losses._tools.soft_triple import SoftTripleLoss, WithinClassCenters
 from losses.method import (
     LOSS_LR,
@@ -277,7 +278,7 @@ METHODS = (
     baseline(
         "proxynca",
         "Movshovitz-Attias et al., ICCV 2017",
-        pml.ProxyNCALoss,
+        ProxyNCALoss,
         {"softmax_scale": uniform(0.01, 100), "loss_lr": LOSS_LR},
         by_dataset(
             softmax_scale=(13.984, 7.9705, 10.734), loss_lr=(0.0060417, 0.0044343, 0.0005289)

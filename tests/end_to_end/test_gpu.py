@@ -40,9 +40,9 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MAY_WAIT = {
     **{"arcface": 3, "ccp-ms": 6, "ccp-triplet": 5, "cosface": 3, "drml-cosface": 8},
     **{"drml-margin": 21, "drml-triplet": 18, "fastap": 15, "margin": 3, "margin-class": 5},
-    **{"margin-dw": 9, "ms": 3, "ms-ball": 3, "ms-miner": 5, "ntxent": 2, "proxynca": 5},
+    **{"margin-dw": 9, "ms": 3, "ms-ball": 3, "ms-miner": 5, "ntxent": 2},
     **{"relation-cosface": 3, "relation-margin": 9, "relation-triplet": 6, "snr": 6},
-    **{"softtriple": 6, "triplet": 2, "triplet-ball": 2, "triplet-semihard": 6},
+    **{"softtriple": 1, "triplet": 2, "triplet-ball": 2, "triplet-semihard": 6},
 }
 
 # Queues and clusters at work within a few steps.
