@@ -107,7 +107,7 @@ def _title(tables: Sequence[JudgedTable]) -> str:
 
 def _tables(verdict: Verdict) -> list[str]:
     counts = _listed(
-        [f"{len(table.trained)} methods on {table.dataset}" for table in verdict.tables]
+        [f"{_methods(len(table.trained))} on {table.dataset}" for table in verdict.tables]
     )
     lines = [f"{counts}. Comparisons that the p-values are corrected for: {verdict.tests}."]
     for table in verdict.tables:
@@ -393,3 +393,7 @@ def _p_value(answer: Answer) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _methods(count: int) -> str:
+    return f"{count} method" if count == 1 else f"{count} methods"
