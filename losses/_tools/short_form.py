@@ -25,8 +25,11 @@ class ShortForm(BaseMetricLossFunction):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Any:
-        without_references = labels is not None and ref_emb is None
-        if not without_references or not self.has_short_form(embeddings, indices_tuple):
+        if (
+            labels is None
+            or ref_emb is not None
+            or not self.has_short_form(embeddings, indices_tuple)
+        ):
             return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         c_f.check_shapes(embeddings, labels)
         return self.short_form(embeddings, c_f.to_device(labels, embeddings))

@@ -27,7 +27,7 @@ def both_losses(**kwargs: Any) -> tuple[pml.ProxyNCALoss, ProxyNCALoss]:
 def value_and_gradients(loss: pml.ProxyNCALoss, *more: Any) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(1)
     embeddings = torch.randn(len(LABELS), DIM, generator=generator).to(loss.proxies)
-    # One lies where the proxy of another class does, as far from its own as can be.
+    # One lies as far from its proxy as can be.
     embeddings[0] = -loss.proxies[0].detach()
     embeddings.requires_grad_()
     value = loss(embeddings, LABELS, *more)

@@ -107,10 +107,11 @@ SHOWN = [rows for document in DOCUMENTS for rows in leaderboards_in(document)]
 
 
 def test_documents_show_leaderboards_as_they_are_committed() -> None:
-    """Their heads, at least: a title, a rule, and from the first row on."""
+    """Whole, or their heads: a title, a rule, and some rows from the first one on."""
     committed = [rows for table in TABLES for rows in leaderboards_in(table / MARKDOWN)]
     for shown in SHOWN:
-        assert len(shown) > 2 and shown in [rows[: len(shown)] for rows in committed], shown[2]
+        heads = [rows[: len(shown)] for rows in committed] if len(shown) > 4 else committed
+        assert shown in heads, shown[2]
 
 
 @every_table
