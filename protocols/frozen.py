@@ -19,7 +19,7 @@ FROZEN = replace(
     frozen=True,
     optimizer="adam",
     lr=1e-3,
-    search_head_lr=(1e-5, 1e-2),
+    search_head_lr=(1e-5, 1e-1),
     validate_every=100,
     # What CCP needs, which changes its proxies after 3 validations in vain; a limit that no run
     # of our own met.

@@ -157,7 +157,7 @@ def test_the_head_rate_is_searched_for_every_method_alike(
 ) -> None:
     experiment = make_experiment(protocol="frozen", loss=loss)
     rate = experiment.space["head_lr"]
-    assert (rate.low, rate.high, rate.log) == (1e-5, 1e-2, True)
+    assert (rate.low, rate.high, rate.log) == (1e-5, 1e-1, True)
     assert experiment.published_params["head_lr"] == experiment.protocol.lr == 1e-3
     assert "head_lr" not in make_experiment(protocol="mlrc", loss=loss).space
 
