@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from losses._tools.k_center import farthest_points
-from losses.ccp import PAIR_LOSSES, AlternatingProjections, CCPLoss, build_pair_loss
+from losses.ball_losses import PAIR_LOSSES, build_pair_loss
+from losses.ccp import AlternatingProjections, CCPLoss
 from losses.hpl import HierarchicalProxyLoss
 from losses.proxygml import ProxyGMLLoss, num_selected
 from losses.proxynca_pp import ProxyNCAPlusPlusLoss

@@ -202,9 +202,9 @@ def compare(
     """
     from pathlib import Path
 
-    from harness.results.compare import check_several, compare, find_table
+    from harness.results.compare import check_asked, compare, find_table
 
-    check_several(methods)
+    check_asked(methods, metric)
     names = [dataset] if isinstance(dataset, str) else dataset
     tables = [find_table(Path(results_dir), protocol, name, trunk) for name in names]
     return compare(tables, methods, metric, [], _full_name)[0]
@@ -236,7 +236,7 @@ def verdict(
     def wanted(table: Path) -> bool:
         return fits(table, protocol, dataset, trunk)
 
-    return write_verdict(method, Path(results_dir), against, wanted, problems=[])
+    return write_verdict(method, Path(results_dir), against, wanted, [], _full_name)
 
 
 @contextmanager

@@ -178,6 +178,7 @@ def load_config(path: Path, what: str = "config") -> dict[str, Any]:
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """`--set key=value` flags; values read as YAML, `params.NAME=value` reaches into params."""
     values: dict[str, Any] = {}
+    params: dict[str, Any] = {}
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals:
@@ -185,7 +186,11 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         with refusing(f"--set {text}"):
             parsed = read_yaml(value) if value else ""
         if key.startswith("params."):
-            values.setdefault("params", {})[key.removeprefix("params.")] = parsed
+            params[key.removeprefix("params.")] = parsed
+        elif key == "params":
+            raise HarnessError(
+                f"--set takes params.NAME=value, one parameter at a time, got '{text}'"
+            )
         else:
             values[key] = parsed
-    return values
+    return {**values, "params": params} if params else values

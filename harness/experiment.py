@@ -222,7 +222,7 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
     with refusing():
         trunk.check_side(protocol.crop)
-    benchmark = Benchmark(
+    return Benchmark(
         config=config,
         protocol=replace(protocol, trunk=trunk.name),
         trunk=trunk,
@@ -232,16 +232,6 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
         unlisted=unlisted,
         split=split,
     )
-    return _under_its_old_name(benchmark) if dataset.name == "inshop" else benchmark
-
-
-def _under_its_old_name(benchmark: Benchmark) -> Benchmark:
-    """In-Shop's folds were balanced before the name said so; searches of that time go on."""
-    name = benchmark.protocol.name.replace("+folds=balanced", "")
-    old = replace(benchmark, protocol=replace(benchmark.protocol, name=name))
-    known = registry.load_protocol(name, benchmark.dataset).folds == "mlrc"  # others kept theirs
-    there = (Path(benchmark.config.runs_dir) / old.table).exists()
-    return old if known and there else benchmark
 
 
 def _split_of_file(

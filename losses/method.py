@@ -370,9 +370,9 @@ def check_space(space: Any) -> Space:
 def on_step(distribution: FloatDistribution | IntDistribution, value: float) -> float:
     """The nearest value that a distribution with a step proposes; without one, the value."""
     step, low, high = distribution.step, distribution.low, distribution.high
-    if step is None or step == 1:
+    if step is None:
         return value
-    return min(high, low + round((value - low) / step) * step)
+    return min(high, max(low, low + round((value - low) / step) * step))
 
 
 def cast_to(type_: BaseDistribution | type, name: str, value: Any) -> Any:

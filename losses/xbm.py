@@ -19,7 +19,7 @@ from losses._tools.checks import check_embeddings, check_not_negative, check_pos
 from losses._tools.host_buffers import HostBuffers
 from losses._tools.labelled_loss import LossDict, in_float32
 from losses._tools.loss_dict import reduced
-from losses.ccp import PAIR_LOSSES, build_pair_loss
+from losses.ball_losses import PAIR_LOSSES, build_pair_loss
 from losses.method import STANDS_FOR, Base, Method, NamedSpace, Preset, Space, declared_params
 
 

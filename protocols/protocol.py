@@ -233,11 +233,10 @@ class EvaluationProtocol:
     def identity(self) -> dict[str, Any]:
         """Every field that a result depends on, ready for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        neutral = {f.name: f.default for f in fields(self) if f.name in ADDED_LATER}
         return {
             name: value
             for name, value in values.items()
-            if name not in OUTSIDE_IDENTITY and not (name in neutral and value == neutral[name])
+            if name not in OUTSIDE_IDENTITY and not (name in NEUTRAL and value == NEUTRAL[name])
         }
 
     def space(self) -> dict[str, BaseDistribution]:
@@ -245,6 +244,12 @@ class EvaluationProtocol:
         if self.search_head_lr is None:
             return {}
         return {"head_lr": FloatDistribution(*self.search_head_lr, log=True)}
+
+
+# What fields are that an identity does not mention: as they were before there were any.
+NEUTRAL: dict[str, Any] = {
+    f.name: f.default for f in fields(EvaluationProtocol) if f.name in ADDED_LATER
+}
 
 
 def with_change(spec: str, name: str, value: Any) -> str:

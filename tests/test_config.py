@@ -121,3 +121,5 @@ def test_yaml_that_would_run_code_is_refused(tmp_path: Path) -> None:
 def test_an_assignment_without_a_value_is_refused() -> None:
     with pytest.raises(HarnessError, match="--set takes key=value, got 'trials'"):
         parse_assignments(["trials"])
+    with pytest.raises(HarnessError, match="one parameter at a time"):
+        parse_assignments(["params=1", "params.margin=2"])

@@ -134,22 +134,6 @@ def test_the_protocol_of_ccp_keeps_its_own_folds_where_a_data_set_comes_split(
     assert experiment.split == split_classes(20, "ccp", GIVEN)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "folder"),
-    [
-        ("mlrc", "286d39c97e3c0dc3"),
-        ("mlrc+batch_size=64", "befe6649a082fa63"),
-    ],
-)
-def test_a_search_on_in_shop_goes_on_under_its_old_name(
-    inshop: Callable[[str], Experiment], config: RunConfig, protocol: str, folder: str
-) -> None:
-    Path(config.runs_dir, protocol, "inshop-convnet").mkdir(parents=True)
-    experiment = inshop(protocol)
-    assert experiment.table.as_posix() == f"{protocol}/inshop-convnet"
-    assert unit_on(experiment, "f" * 24, {"margin": 0.1}).folder.name == folder
-
-
 def test_balanced_folds_that_were_asked_for_stay_in_the_name(
     inshop: Callable[[str], Experiment], config: RunConfig
 ) -> None:

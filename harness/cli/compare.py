@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.leaderboard import print_table
-from harness.cli.options import Protocol, ResultsDir, Trunk
-from harness.errors import unknown
+from harness.cli.options import Protocol, ResultsDir, Trunk, full_name
+from harness.cli.printed_table import print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,19 +44,17 @@ def compare(
 
     $ harness compare ccp ms triplet --dataset cub --dataset cars
     """
-    from harness.metrics.names import METRICS, title_of
+    from harness.metrics.names import title_of
     from harness.results import compare as comparing
 
-    if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
-    comparing.check_several(methods)
+    comparing.check_asked(methods, metric)
     results = Path(results_dir or "results")
     tables = [
         comparing.find_table(results, protocol or "mlrc", name, trunk)
         for name in dataset or ["glyphs"]
     ]
     problems: list[str] = []
-    comparisons, ranks = comparing.compare(tables, methods, metric, problems, _full_name)
+    comparisons, ranks = comparing.compare(tables, methods, metric, problems, full_name)
     title = "Differences in percent, the first minus the second"
     print_table(_rows(comparisons), title, (*NARROW, title_of(metric)))
     for comparison in comparisons:
@@ -66,12 +63,6 @@ def compare(
         _print_ranks(ranks)
     for problem in problems:
         say(f"warning: {problem}", file=sys.stderr)
-
-
-def _full_name(name: str) -> str:
-    from harness.registry import full_name  # the losses, and thus torch: for an alias alone
-
-    return full_name(name)
 
 
 def _rows(comparisons: list[Comparison]) -> pd.DataFrame:
@@ -105,7 +96,6 @@ def _row(c: Comparison) -> dict[str, str]:
         "p: t / Wilcoxon": p_values(c.concatenated),
         "effect d_z": "-" if effect is None else f"{effect:.2f}",
         "separated": difference(c.separated),
-        "separated n": str(c.separated.n),
         "separated p: t / Wilcoxon": p_values(c.separated),
     }
 

@@ -8,8 +8,8 @@ import typer
 
 from harness.cli import options
 from harness.cli.display import say
-from harness.cli.leaderboard import print_table
 from harness.cli.options import progress, read_values
+from harness.cli.printed_table import print_table
 
 
 def cost(

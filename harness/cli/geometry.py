@@ -9,8 +9,8 @@ import typer
 
 from harness.cli import options
 from harness.cli.display import say
-from harness.cli.leaderboard import print_table
 from harness.cli.options import progress, read_configs, read_values
+from harness.cli.printed_table import print_table
 
 
 def geometry(
@@ -61,10 +61,11 @@ def geometry(
     if picture is not None:
         from harness.report.figures import FORMATS
 
-        options.check_output(picture, *FORMATS)
+        options.check_output(picture, *FORMATS, flag="--picture")
     from harness.evaluation.geometry import NOTE, measure_stages, shown
 
-    for one in read_configs(values, [*(loss or []), *(more or [])]):
+    configs = read_configs(values, [*(loss or []), *(more or [])])
+    for one in configs:
         with progress(verbose) as listener:
             keep = of if picture is not None else ""
             table = measure_stages(one, folds, test, keep, listener)
@@ -75,5 +76,7 @@ def geometry(
             from harness.report.figures import save
             from harness.report.stage_maps import draw_stages
 
-            save(draw_stages(table.views, columns, serif), picture)
-            say(f"{picture}: {of} classes, stage by stage")
+            # Of several losses each has its own.
+            place = picture.with_stem(f"{picture.stem}-{one.loss}") if configs[1:] else picture
+            save(draw_stages(table.views, columns, serif), place)
+            say(f"{place}: {of} classes, stage by stage")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.errors import HarnessError
+from harness.loss_file import is_file
 
 if TYPE_CHECKING:
     from harness.config import RunConfig
@@ -105,17 +106,25 @@ Set = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every validation.")]
 
 
-def check_output(path: Path, *endings: str) -> None:
+def full_name(method: str) -> str:
+    """What an alias stands for, or the row of a loss file; any other name stays as it is."""
+    from harness import registry  # the losses, and thus torch: for names without a row alone
+
+    return registry.load_method(method).name if is_file(method) else registry.full_name(method)
+
+
+def check_output(path: Path, *endings: str, flag: str = "--output") -> None:
     """Refuse a file to write before any work: a wrong ending, a folder, a device."""
     if path.suffix not in endings:
-        raise HarnessError(f"--output must end in {' or '.join(endings)}, got {path}")
+        raise HarnessError(f"{flag} must end in {' or '.join(endings)}, got {path}")
     if path.exists() and not path.is_file():
-        raise HarnessError(f"--output is to be a file, and {path} is none")
+        raise HarnessError(f"{flag} is to be a file, and {path} is none")
 
 
 def read_values(config: Path | None, assignments: list[str] | None, flags: dict[str, Any]) -> Any:
     """Config values by precedence: file, then --set, then flags of their own."""
     from harness.config import RunConfig, load_config, parse_assignments
+    from protocols.protocol import with_change
 
     keys = RunConfig.__dataclass_fields__
     given = {
@@ -128,14 +137,12 @@ def read_values(config: Path | None, assignments: list[str] | None, flags: dict[
     values = load_config(config) if config is not None else {}
     assigned = parse_assignments(assignments or [])
     if "params" in assigned:
-        assigned["params"] = {**values.get("params", {}), **assigned["params"]}
+        assigned["params"] = {**(values.get("params") or {}), **assigned["params"]}
     merged = {**values, **assigned, **given}
-    if flags.get("trunk_lr") is not None:
-        protocol = merged.get("protocol", RunConfig().protocol)
-        merged["protocol"] = f"{protocol}+trunk_lr={flags['trunk_lr']}"
-    if flags.get("crops") is not None:
-        protocol = merged.get("protocol", RunConfig().protocol)
-        merged["protocol"] = f"{protocol}+crops={flags['crops']}"
+    for name in ("trunk_lr", "crops"):  # flags for fields of the protocol
+        if flags.get(name) is not None:
+            protocol = merged.get("protocol", RunConfig().protocol)
+            merged["protocol"] = with_change(protocol, name, flags[name])
     RunConfig().updated(merged)  # refuses unknown keys and wrong types
     return merged
 
@@ -151,9 +158,13 @@ def read_search_configs(
     config: Path | None, assignments: list[str] | None, flags: dict[str, Any], losses: list[str]
 ) -> list[RunConfig]:
     """One config for each loss to search; pruning is in the name of the protocol."""
+    from protocols.protocol import with_change
+
     configs = read_configs(read_values(config, assignments, flags), losses)
     if flags["prune"]:
-        configs = [one.updated({"protocol": f"{one.protocol}+prune=true"}) for one in configs]
+        configs = [
+            one.updated({"protocol": with_change(one.protocol, "prune", True)}) for one in configs
+        ]
     return configs
 
 

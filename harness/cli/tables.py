@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.leaderboard import print_table
 from harness.cli.options import ResultsDir
+from harness.cli.printed_table import print_table
 from harness.errors import HarnessError
 
 

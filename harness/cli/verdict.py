@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import ResultsDir
+from harness.cli.options import ResultsDir, full_name
 
 SHOWN = 5  # problems of records; the rest is counted
 
@@ -51,7 +51,7 @@ def verdict(
 
     problems: list[str] = []
     results = Path(results_dir or "results")
-    text = write_verdict(_row_name(method), results, against, wanted, problems)
+    text = write_verdict(method, results, against, wanted, problems, full_name)
     if output is None:
         say(text, end="")
     else:
@@ -61,11 +61,3 @@ def verdict(
         say(f"warning: {problem}", file=sys.stderr)
     if len(problems) > SHOWN:
         say(f"warning: and {len(problems) - SHOWN} more records", file=sys.stderr)
-
-
-def _row_name(method: str | None) -> str | None:
-    if method is None or not method.endswith(".py"):
-        return method
-    from harness.registry import load_method  # the user's file, and thus torch
-
-    return load_method(method).name

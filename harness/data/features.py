@@ -101,9 +101,8 @@ def _read(folder: Path) -> Features:
     values = load_array(folder / "features.npy", np.float32)
     if values.ndim != 2 or indices.shape != values.shape[:1]:
         raise ValueError("features.npy and indices.npy do not fit each other")
-    if values.nbytes <= CHECKED_BYTES and meta.get("crc32", _checksum(indices, values)) != (
-        _checksum(indices, values)
-    ):
+    checked = "crc32" in meta and values.nbytes <= CHECKED_BYTES
+    if checked and meta["crc32"] != _checksum(indices, values):
         raise ValueError("the checksum of features.npy is another")
     return Features(meta["fingerprint"], indices.tolist(), values)
 

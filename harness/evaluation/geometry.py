@@ -23,7 +23,6 @@ from harness.metrics.names import title_of
 from harness.model.network import NORMALIZERS, Model
 from harness.plain_text import markdown_code, markdown_text
 from harness.results.layout import GEOMETRY
-from harness.results.ledger import note_test_opening
 from harness.results.provenance import command_line, commit_of, versions_of
 from harness.results.rendering import markdown_table, to_csv
 from harness.results.sweeps import key_of
@@ -134,8 +133,7 @@ def measure_stages(
     for unit, record in zip(units, records, strict=True):
         if test:
             opened = Opened(unit.experiment, unit.trainval)
-            digest = opened.digest(unit.params)
-            note_test_opening(unit.experiment.results, opened.label, digest, unit.repetition)
+            opened.note_opening(unit.params, unit.repetition)
         made = {
             "params": key_of(unit.params),
             "commit": commit_of(record.provenance),
@@ -152,7 +150,7 @@ def measure_stages(
             if keep and unit is units[0]:
                 pictured = _proxies(unit, stage) if keep == "training" else {}
                 views.append(StageView(name, seen[keep], values[keep], **pictured))
-    return _written(units[0], pd.DataFrame(rows), parts, views)
+    return _written(units, pd.DataFrame(rows), parts, views)
 
 
 def _see_all(unit: Unit, stage: Stage, parts: Sequence[str]) -> Mapping[str, TestEmbeddings]:
@@ -175,17 +173,18 @@ def _proxies(unit: Unit, stage: Stage) -> dict[str, Tensor]:
 
 
 def _written(
-    unit: Unit, frame: pd.DataFrame, parts: Sequence[str], views: list[StageView]
+    units: Sequence[Unit], frame: pd.DataFrame, parts: Sequence[str], views: list[StageView]
 ) -> StageTable:
-    experiment = unit.experiment
+    experiment = units[0].experiment
     of = [experiment.protocol.name, experiment.dataset_label, experiment.trunk_label]
     title = (
         f"{experiment.method.name}: classes by stage of training on {', '.join(of[1:])}, {of[0]}"
     )
-    # With the test and all that was set in its name: another look does not write over it.
-    room = LONGEST - len("-".join(of))
-    named = [*of, experiment.method.name, *_set_apart(experiment.config, room), *parts[2:]]
-    name = "-".join(named).replace(":", "_")
+    # With folds, test and all that was set in its name: another look does not write over it.
+    named = [*of, experiment.method.name]
+    looked = [*([f"{len(units)}folds"] if len(units) > 1 else []), *parts[2:]]
+    room = LONGEST - len("-".join([*named, *looked, ""]))
+    name = "-".join([*named, *_set_apart(experiment.config, room), *looked]).replace(":", "_")
     place = Path(experiment.config.results_dir) / GEOMETRY / name
     files = [place.with_name(f"{name}{ending}") for ending in (".csv", ".md")]
     write_text(files[0], to_csv(frame))

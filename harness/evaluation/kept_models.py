@@ -58,6 +58,11 @@ class Opened:
         """Names the runs at some parameters, in records and in the ledger."""
         return digest_of({"identity": self.identity, "params": dict(params)})
 
+    def note_opening(self, params: Mapping[str, Any], repetition: int) -> None:
+        """Write to the ledger that the test classes are being opened, before they are."""
+        table = self.experiment.results
+        note_test_opening(table, self.label, self.digest(params), repetition)
+
 
 def embed_test(opened: Opened, units: Sequence[Unit], weights: str = WEIGHTS) -> TestEmbeddings:
     """Open the test classes, which the ledger counts, as the models of one repetition see them.
@@ -69,8 +74,7 @@ def embed_test(opened: Opened, units: Sequence[Unit], weights: str = WEIGHTS) ->
     method = experiment.method
     device = choose_device(experiment.config.device)
     models = [_load(unit, device, weights) for unit in units]
-    digest = opened.digest(first.params)
-    note_test_opening(experiment.results, opened.label, digest, first.repetition)
+    opened.note_opening(first.params, first.repetition)
     test = open_part(experiment, "test")
     loader = evaluation_loader(experiment, device)
     embeddings = [

@@ -12,12 +12,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from harness.config import RunConfig
+from harness.errors import HarnessError
 from harness.evaluation.extra_metrics import add_metrics, missing_metrics
 from harness.evaluation.kept_models import Opened, embed_test
 from harness.evaluation.scoring import TestEmbeddings, score
 from harness.experiment import Experiment
 from harness.results.layout import WEIGHTS, record_lock, record_path, single_path
-from harness.results.ledger import note_test_opening
 from harness.results.provenance import provenance
 from harness.results.records import (
     TEST_SELECTED,
@@ -194,12 +194,6 @@ class Run:
         with cpu_threads(experiment.protocol.threads):
             add_metrics(path, self.job.metrics, lambda: self.embed(units))
 
-    def note_opening(self) -> None:
-        """Write to the ledger that the test classes are being opened, before they are."""
-        digest = self.opened.digest(self.job.params)
-        table = self.opened.experiment.results
-        note_test_opening(table, self.opened.label, digest, self.repetition)
-
     def embed(self, units: Sequence[Unit], weights: str = WEIGHTS) -> TestEmbeddings:
         return embed_test(self.opened, units, weights)
 
@@ -228,9 +222,15 @@ class SingleModel(Run):
 
     def finish(self) -> None:
         folds = finished_folds(self.units(self.opened.experiment))
+        *ensemble, path = self.opened.record_paths(self.job, self.repetition)
         if folds is None:
+            # Without a record they failed, and that was said; with one, they are gone.
+            if ensemble and ensemble[0].exists() and not path.exists():
+                raise HarnessError(
+                    f"one model is trained for as long as its fold models were, and those of "
+                    f"{ensemble[0]} are no longer in {self.opened.experiment.config.runs_dir}"
+                )
             return
-        path = self.opened.record_paths(self.job, self.repetition)[-1]
         (unit,) = self.units(without_folds(self.opened.experiment, folds))
         if not path.exists():
             self.train(unit, partial(build_single_trainer, folds=folds))

@@ -44,7 +44,7 @@ class TestSelected(Run):
 
         def look(model: Model, step: int) -> float:
             del step
-            self.note_opening()
+            self.opened.note_opening(self.job.params, self.repetition)
             normalizer = experiment.method.normalizer
             embeddings = embed_with(model, test, test.indices, loader, normalizer)
             described = describe_test(

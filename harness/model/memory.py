@@ -14,11 +14,9 @@ from harness.model.network import PooledTrunk
 def save_memory(benchmark: Benchmark, trunk: PooledTrunk) -> None:
     """Do for a trunk what the config asks for; refuse what would change its results."""
     config = benchmark.config
-    if config.micro_batch and _images_meet(benchmark, trunk):
+    if config.micro_batch and (reason := _no_pieces(benchmark, trunk)):
         raise HarnessError(
-            f"--micro-batch {config.micro_batch} would change what is trained: batch norm of "
-            f"{benchmark.trunk.name} sees all images of a batch together\n"
-            "  freeze it, with +freeze_batchnorm=true behind --protocol: another table"
+            f"--micro-batch {config.micro_batch} would change what is trained: {reason}"
             + ("; or give --checkpoint-gradients" if _can_checkpoint(trunk.network) else "")
         )
     if config.checkpoint_gradients:
@@ -26,7 +24,7 @@ def save_memory(benchmark: Benchmark, trunk: PooledTrunk) -> None:
             raise HarnessError(
                 f"trunk {benchmark.trunk.name} cannot compute its layers again for gradients; "
                 "timm's can (`harness list trunks`)"
-                + ("" if _images_meet(benchmark, trunk) else "; or give --micro-batch N")
+                + ("" if _no_pieces(benchmark, trunk) else "; or give --micro-batch N")
             )
         trunk.network.checkpoint_gradients()  # type: ignore[operator]
 
@@ -40,7 +38,7 @@ def advice(benchmark: Benchmark) -> str:
             channels = benchmark.trunk.channels or benchmark.listing.channels
             trunk = benchmark.trunk.build(channels, "none")
         piece = (config.micro_batch or batch) // 2
-        if piece and not _images_meet(benchmark, trunk):
+        if piece and not _no_pieces(benchmark, trunk):
             ways.append(f"--micro-batch {piece} (the same gradients, one more pass forward)")
         if not config.checkpoint_gradients and _can_checkpoint(trunk):
             ways.append("--checkpoint-gradients (the same gradients, layers computed twice)")
@@ -50,12 +48,18 @@ def advice(benchmark: Benchmark) -> str:
     return " or ".join(ways or [smaller])
 
 
-def _images_meet(benchmark: Benchmark, trunk: nn.Module) -> bool:
-    """Whether an image of a batch can change what the trunk makes of another."""
-    protocol = benchmark.protocol
-    if not any(isinstance(module, _BatchNorm) for module in trunk.modules()):
-        return False
-    return not protocol.freeze_batchnorm
+def _no_pieces(benchmark: Benchmark, trunk: nn.Module) -> str:
+    """Why the images of a batch cannot pass a trunk one after the other; empty if they can."""
+    modules, name = list(trunk.modules()), benchmark.trunk.name
+    if not benchmark.protocol.freeze_batchnorm and any(isinstance(m, _BatchNorm) for m in modules):
+        return (
+            f"batch norm of {name} sees all images of a batch together\n"
+            "  freeze it, with +freeze_batchnorm=true behind --protocol: another table"
+        )
+    # torch's dropout has its probability as p, timm's dropped paths as drop_prob.
+    if any((getattr(m, "p", 0) or getattr(m, "drop_prob", 0) or 0) > 0 for m in modules):
+        return f"{name} leaves out units at random, others in each of the passes of a piece"
+    return ""
 
 
 def _can_checkpoint(network: nn.Module) -> bool:

@@ -20,32 +20,41 @@ class Priced:
     """A method, its score and what it took.
 
     Attributes:
-        prices: in the order of PRICES.
+        prices: in the order of `prices_of`.
+        texts: they as they are read.
         front: for each of them, whether no other method is both better and cheaper.
     """
 
     method: str
     score: float
     prices: list[float]
+    texts: list[str]
     front: list[bool]
 
-    @property
-    def texts(self) -> list[str]:
-        formats = [spelling for _, spelling in PRICES.values()]
-        return [f.format(price) for f, price in zip(formats, self.prices, strict=True)]
+
+def prices_of(table: Table) -> dict[str, tuple[str, str]]:
+    """Those of PRICES that the records of a table can tell.
+
+    Memory on a CPU is that of a process, which has trained many models: `harness cost` measures it.
+    """
+    on_card = any(device != "cpu" for device in devices(table))
+    return {name: told for name, told in PRICES.items() if on_card or name != "peak_memory_mib"}
 
 
 def costs(table: Table) -> list[Priced]:
     """Every trained method, best first."""
-    rows = table.frame[table.frame["rank"].notna()].dropna(subset=list(PRICES))
+    asked = prices_of(table)
+    rows = table.frame[table.frame["rank"].notna()].dropna(subset=list(asked))
     scores = (100 * rows["map_at_r_concatenated"]).tolist()
-    columns = [rows[name].astype(float).tolist() for name in PRICES]
+    columns = [rows[name].astype(float).tolist() for name in asked]
+    formats = [spelling for _, spelling in asked.values()]
     fronts = [on_front(scores, prices) for prices in columns]
     return [
         Priced(
             str(method),
             round(score, 3),
             [float(f"{prices[i]:.4g}") for prices in columns],
+            [f.format(prices[i]) for f, prices in zip(formats, columns, strict=True)],
             [front[i] for front in fronts],
         )
         for i, (method, score) in enumerate(zip(rows["method"], scores, strict=True))

@@ -122,7 +122,7 @@ def _place(value: float, span: tuple[float, float]) -> float:
 def _facts(row: pd.Series) -> dict[str, str]:
     share = row["at_step_limit"]
     return {
-        "validation": percent(row["validation_map_at_r"]),
+        "validation": percent(row["validation_score"]),
         "fold sd": percent(row["validation_sd"]),
         "dimensions": _count(row["dimensions"]),
         "trials": _count(row["trials"]),
@@ -140,7 +140,7 @@ def warnings(table: Table) -> list[str]:
     """What a reader must know before believing the table."""
     frame = table.frame
     found = notes_on(frame)
-    openings = int(frame["test_openings"].sum())
+    openings = len(table.ledger)
     tests = int(frame["reproductions"].sum())
     found.append(
         f"Test classes were opened {openings:,} times for {tests:,} tests"

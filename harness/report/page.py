@@ -33,6 +33,7 @@ from harness.report import (
 )
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
+from harness.results.layout import spec_of_label
 from harness.results.provenance import command_line, now
 from harness.results.rendering import validation_column
 
@@ -113,7 +114,6 @@ def render(report: Report) -> str:
         script=Markup(_inline(scripts[0])),
         plotly=_packed_plotly(),
         data=_pack(_json({block["name"]: block["data"] for block in blocks})),
-        prices=[title for title, _ in costs.PRICES.values()],
     )
     return _squeezed(page)
 
@@ -127,6 +127,7 @@ def _block(table: Table, report: Report) -> dict[str, Any]:
     """What the template and the figures of one table are made from."""
     pictures = report.pictures.get(table.name)
     priced = costs.costs(table)
+    prices = [title for title, _ in costs.prices_of(table).values()]
     beside = papers.beside_papers(table, report.results)
     scores = {method: table.class_scores(method) for method in table.methods}
     names, queries = table.class_names, table.newest.class_queries
@@ -138,6 +139,7 @@ def _block(table: Table, report: Report) -> dict[str, Any]:
         "warnings": leaderboards.warnings(table),
         "matrix": differences.matrix(table),
         "costs": priced,
+        "prices": prices,
         "devices": costs.devices(table),
         "beside": beside,
         "origin": origins.origin(table),
@@ -158,7 +160,7 @@ def _block(table: Table, report: Report) -> dict[str, Any]:
                 "scores": {m: values for m, values in scores.items() if values is not None},
             },
             "costs": {
-                "titles": [title for title, _ in costs.PRICES.values()],
+                "titles": prices,
                 "points": [asdict(point) for point in priced],
             },
             "published": beside.published,
@@ -180,7 +182,7 @@ def missing(table: Table, no_pictures: bool) -> dict[str, str]:
     """Part -> what its records lack, and what would bring it."""
     found = {}
     again = (
-        f"harness eval --dataset {table.dataset} --protocol "
+        f"harness eval --dataset {spec_of_label(table.dataset)} --protocol "
         f"{table.newest.identity['protocol']['name']}"
     )
     anew = f"made anew (the record moved away, then {again}) it has it"

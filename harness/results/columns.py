@@ -12,8 +12,6 @@ from harness.results.stats import LEVEL
 # What `indistinguishable` may say of a row.
 BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 
-# What a frame keeps beside its columns: the metric that validation measures.
-VALIDATION_METRIC = "validation_metric"
 
 # Column -> what it holds, before and behind the scores; the order of the columns, too.
 BEFORE = {
@@ -53,7 +51,8 @@ BEHIND = {
     "dim_separated": "size of one model's embedding",
     "reproductions": "n of the means and intervals; the run that the search chose is not in it",
     "incomplete": "fewer trials or reproductions than the protocol asks for",
-    "validation_map_at_r": "mean over folds of the best validation score, in the search",
+    "validation_score": "mean over folds of the best validation score, in the search",
+    "validation_metric": "what that is a score of",
     "validation_sd": "standard deviation of that score over the folds",
     "dimensions": "parameters that were searched",
     "trials": "trials of the search that count",
@@ -112,7 +111,7 @@ def is_of_a_paper(frame: pd.DataFrame) -> bool:
 
 def validation_title(frame: pd.DataFrame) -> str:
     """The metric that validation scores of a table are of, as papers write it."""
-    return title_of(frame.attrs.get(VALIDATION_METRIC, METRICS[0]))
+    return title_of(next(iter(frame["validation_metric"]), METRICS[0]))
 
 
 def metrics_in(frame: pd.DataFrame) -> list[str]:

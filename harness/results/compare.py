@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import HarnessError, unknown
-from harness.metrics.names import EMBEDDINGS, title_of
+from harness.metrics.names import EMBEDDINGS, METRICS, title_of
 from harness.results.layout import find_tables, fits, label_of_dataset, table_name
 from harness.results.ranks import Ranks, rank_scores
 from harness.results.records import TEST_SELECTED, TestRecord
@@ -43,9 +43,10 @@ class Comparison:
 
     Attributes:
         concatenated: over the reproductions that both have.
-        separated: over those reproductions and their fold models.
+        separated: over the same, each by the mean of its fold models, whose folds are always the
+            same and thus no further evidence.
         classes: 95 % interval of the concatenated difference over draws of test classes; None
-            where records keep no scores of the classes.
+            where records keep no such scores of the classes.
         tests: how many comparisons the p-values are corrected for.
     """
 
@@ -66,9 +67,9 @@ class Comparison:
             return Lead.TOO_FEW
         if self.concatenated.t_test >= LEVEL:
             return Lead.NOT_SHOWN
-        if self.classes is not None and not self.classes[0] > 0:
-            return Lead.NOT_OVER_CLASSES
-        return Lead.SHOWN
+        if self.classes is not None and self.classes[0] > 0:
+            return Lead.SHOWN
+        return Lead.NOT_OVER_CLASSES
 
 
 def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) -> Path:
@@ -90,13 +91,15 @@ def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) ->
     )
 
 
-def check_several(methods: Sequence[str]) -> None:
-    """Refuse to compare a method with itself, before any table is looked for."""
+def check_asked(methods: Sequence[str], metric: str) -> None:
+    """Refuse to compare a method with itself, or by what is no metric."""
     if len(set(methods)) < 2:
         raise HarnessError(
             f"compare takes two or more methods, got {' '.join(methods) or 'none'}; "
             "as in harness compare ccp proxyanchor"
         )
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
 
 
 def compare(
@@ -112,7 +115,7 @@ def compare(
         problems: gets what is wrong with records, which are then left out.
         full_name: of what may be an alias; asked for names without records only.
     """
-    check_several(methods)
+    check_asked(methods, metric)
     rows = [_rows(table, methods, problems, full_name) for table in tables]
     comparisons = compare_rows([list(by_name.values()) for by_name in rows], metric)
     means = [
@@ -139,6 +142,8 @@ def _rows(
 ) -> dict[str, Row]:
     rows = {label_of(row): row for row in read_rows(table, problems)}
     names = [name if name in rows else full_name(name) for name in methods]
+    if len(set(names)) < 2:
+        raise HarnessError(f"{' and '.join(methods)} are names of one method, {names[0]}")
     for name in names:
         if name not in rows:
             raise unknown("method", name, rows, f"these have records in {table}")
@@ -195,16 +200,10 @@ def _compare_two(pair: _Pair, metric: str) -> Comparison:
 
 
 def _over_folds(pairs: Sequence[tuple[TestRecord, TestRecord]], metric: str) -> Paired:
-    result = paired(
-        [
-            model[metric] - against[metric]
-            for a, b in pairs
-            if len(a.separated) == len(b.separated)
-            for model, against in zip(a.separated, b.separated, strict=True)
-        ]
-    )
-    # The four models of a reproduction do not make up for reproductions that are missing.
-    return result if len(pairs) >= MIN_PAIRS else replace(result, t_test=None, wilcoxon=None)
+    def mean(record: TestRecord) -> float:
+        return float(np.mean([model[metric] for model in record.separated]))
+
+    return paired([mean(a) - mean(b) for a, b in pairs if len(a.separated) == len(b.separated) > 0])
 
 
 def _class_differences(pair: _Pair, metric: str) -> tuple[tuple[int, ...], list[float]] | None:
@@ -269,7 +268,9 @@ def in_words(comparison: Comparison) -> str:
         )
     over_runs = f"paired over {runs} p {spell_p(p_value)}" + (" after Holm" * (c.tests > 1))
     if c.classes is None:
-        over_classes = "no interval over test classes: the records keep no scores of classes"
+        over_classes = (
+            f"no interval over test classes: the records keep no {title_of(c.metric)} of classes"
+        )
     else:
         low, high = (100 * end for end in c.classes)
         over_classes = f"95 % interval over test classes {low:.2f} to {high:.2f}"

@@ -7,6 +7,7 @@ runs/PROTOCOL/DATASET-TRUNK/METHOD/folds/DIGEST/record.json
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,9 +20,8 @@ CSV, MARKDOWN, LATEX = "leaderboard.csv", "leaderboard.md", "leaderboard.tex"
 COLUMNS = "leaderboard_columns.md"
 BESIDE_PUBLISHED = "published.csv"
 
-# The papers' numbers, beside the tables; what the verdict on all tables is written to.
+# The papers' numbers, beside the tables.
 PUBLISHED = "published"
-VERDICT = "VERDICT.md"
 
 # All results, as part of the package.
 STORED = "stored"
@@ -57,14 +57,22 @@ LOCK = "lock"
 
 
 def dataset_label(name: str, path: Path | None) -> str:
-    """Name of a data set in results; tells two folders of images apart."""
-    return f"{name}_{path.name}" if path else name
+    """Name of a data set in results; of a folder of images, with its own name.
+
+    Two folders of one name share a table, which takes the rows of the same images alone.
+    """
+    return f"{name}_{Path(os.path.abspath(path.expanduser())).name}" if path else name
 
 
 def label_of_dataset(spec: str) -> str:
     """The same of what `--dataset` takes: a name, or folder:PATH."""
     name, _, path = spec.partition(":")
     return dataset_label(name, Path(path) if path else None)
+
+
+def spec_of_label(label: str) -> str:
+    """What `--dataset` takes, as far as the name of a data set in results tells it."""
+    return "folder:PATH" if label.startswith("folder_") else label
 
 
 def table_name(dataset: str, trunk: str) -> str:

@@ -19,7 +19,6 @@ from harness.results.columns import (
     COUNTS,
     SAME,
     UNKNOWN,
-    VALIDATION_METRIC,
     WORSE,
     columns_of,
     in_order,
@@ -82,11 +81,7 @@ def frame_of(rows: Sequence[Row], openings: Counter[str] | None = None) -> pd.Da
         ],
         columns=list(columns_of(metrics, _of_a_paper(rows))),
     )
-    ranked = _ranked(frame)
-    if rows:
-        protocol = rows[0][0].identity["protocol"]
-        ranked.attrs[VALIDATION_METRIC] = protocol.get("metric", METRICS[0])
-    return ranked
+    return _ranked(frame)
 
 
 def write(board: Leaderboard) -> list[Path]:
@@ -142,7 +137,8 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "incomplete": (
             search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
         ),
-        "validation_map_at_r": search.get("validation"),
+        "validation_score": search.get("validation"),
+        "validation_metric": identity["protocol"].get("metric", METRICS[0]),
         "validation_sd": spread(fold_scores),
         "dimensions": search.get("dimensions"),
         "trials": search["trials"] if searched else None,
@@ -196,7 +192,9 @@ def _as_a_paper_has_it(row: Row) -> dict[str, float]:
     values = {}
     for metric in row[0].scores["concatenated"]:
         scores = [record.scores["concatenated"].get(metric, np.nan) for record in row]
-        lasts = [record.last["concatenated"][metric] for record in row if record.last]
+        # Metrics that were asked for later are of the best epoch alone.
+        of_last = [record.last.get("concatenated", {}) for record in row]
+        lasts = [values_of[metric] for values_of in of_last if metric in values_of]
         values[f"{metric}_sd"] = float(np.std(scores, ddof=1)) if len(scores) > 1 else np.nan
         values[f"{metric}_last"] = float(np.mean(lasts)) if lasts else np.nan
     return values

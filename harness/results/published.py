@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +17,8 @@ from harness.errors import HarnessError, unknown
 from harness.metrics.names import EMBEDDINGS, title_of
 from harness.results.layout import PUBLISHED
 from harness.results.records import TEST_SELECTED
-from harness.results.rows import Row, label_of, read_rows
+from harness.results.rows import Row, label_of, read_rows, setting
 from harness.results.stats import mean_and_interval
-from protocols.protocol import ADDED_LATER, EvaluationProtocol
 
 VARIANTS, METHODS = "protocol_variants.csv", "methods.csv"
 # Of four fold models, and of one.
@@ -29,11 +28,6 @@ SCORES, CLASSIC = "reality_check_tables.csv", "classic_retrieval_tables.csv"
 THEIR_NAMES = {"cub": ("CUB200", "CUB200_bs256"), "cars": ("Cars196",), "sop": ("SOP",)}
 
 NOTE_MARKS = ("†", "‡", "§")
-
-# What fields are that a record does not mention: as they were before there were any.
-NEUTRAL: dict[str, Any] = {
-    f.name: f.default for f in fields(EvaluationProtocol) if f.name in ADDED_LATER
-}
 
 PAPERS = {
     "mlrc": "A Metric Learning Reality Check (ECCV 2020)",
@@ -248,7 +242,7 @@ def points_of_difference(
     free = {"name", *variant["unstated"].split()}
     points = []
     for name in sorted({*theirs, *ours} - free):
-        here, there = (_stated(settings, name) for settings in (ours, theirs))
+        here, there = (setting(settings, name) for settings in (ours, theirs))
         if here != there:
             points.append(f"{name} {_spell(here)} here, {_spell(there)} there")
     for name, count in (("trials", record.search.get("trials", 0)), ("reproductions", len(row))):
@@ -256,12 +250,6 @@ def points_of_difference(
         if variant[name] and count < int(variant[name]):
             points.append(f"{count} {name} here, {variant[name]} there")
     return points
-
-
-def _stated(settings: Mapping[str, Any], name: str) -> Any:
-    """The value of a field as it is in a record."""
-    value = settings.get(name, NEUTRAL.get(name))
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _spell(value: Any) -> str:

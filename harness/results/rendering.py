@@ -37,7 +37,7 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
         for metric in metrics_in(frame):
             lasts = [percent(value) for value in frame[f"{metric}_last"]]
             table[f"{title_of(metric)} last"] = lasts
-    table[validation_column(frame)] = [percent(value) for value in frame["validation_map_at_r"]]
+    table[validation_column(frame)] = [percent(value) for value in frame["validation_score"]]
     table["fold sd"] = [percent(value) for value in frame["validation_sd"]]
     table["dimensions"] = frame["dimensions"].astype("string").fillna("")
     table["trials"] = frame["trials"].astype("string").fillna("")

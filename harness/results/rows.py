@@ -18,12 +18,13 @@ from harness.results.records import (
     TestRecord,
     read_record,
 )
+from protocols.protocol import NEUTRAL
 
 AnyRecord = TestRecord | MetricsRecord
-
-# What a protocol selects by unless it says otherwise: validation.
-SELECTED_BY = "best"
 Row = list[TestRecord]
+
+# Of an identity: what rows of one table may differ in, or what is compared by itself.
+OF_A_METHOD_OR_ITS_DATA = {"method", "seed", "protocol", "data_fingerprint", "split"}
 
 
 def read_rows(table: Path, problems: list[str], more: Path | None = None) -> list[Row]:
@@ -127,22 +128,30 @@ def difference(
         wanted = _measured_on(reference)[what]
         if value != wanted:
             return f"another {what} ({value} {its}, {wanted} {other})"
-    stated, asked = _settings(record), _settings(reference)
-    # What only one of them states was added by a newer version of the code.
-    for name in sorted(stated.keys() & asked.keys()):
-        if stated[name] != asked[name]:
+    # What only one identity has, beside the protocol, was added by a newer version of the code.
+    shared = (record.identity.keys() & reference.identity.keys()) - OF_A_METHOD_OR_ITS_DATA
+    stated, asked = _settings(record, shared), _settings(reference, shared)
+    for name in sorted(stated.keys() | asked.keys()):
+        if stated.get(name) != asked.get(name):
             return (
-                f"another protocol under the same name: {name} is {stated[name]} {its}, "
-                f"{asked[name]} {other}"
+                f"another protocol under the same name: {name} is {stated.get(name)} {its}, "
+                f"{asked.get(name)} {other}"
             )
     return ""
 
 
-def _settings(record: AnyRecord) -> dict[str, Any]:
-    """Every field of the protocol, and of the identity what is the same for all methods."""
-    elsewhere = ("method", "seed", "protocol", "data_fingerprint", "split")
-    fixed = {name: value for name, value in record.identity.items() if name not in elsewhere}
-    return {"select": SELECTED_BY, **record.identity["protocol"], **fixed}
+def _settings(record: AnyRecord, more: Iterable[str]) -> dict[str, Any]:
+    """Every field of the protocol, and more of the identity."""
+    stated = record.identity["protocol"]
+    fields = {name: setting(stated, name) for name in NEUTRAL.keys() | stated.keys()}
+    identity: Mapping[str, Any] = record.identity
+    return fields | {name: identity[name] for name in more}
+
+
+def setting(stated: Mapping[str, Any], name: str) -> Any:
+    """A field of a protocol as a record has it, whether it is stated there or not."""
+    value = stated.get(name, NEUTRAL.get(name))
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _measured_on(record: AnyRecord) -> dict[str, str]:

@@ -36,12 +36,12 @@ def selection_in(frame: pd.DataFrame) -> Selection | None:
     """Of a table; None if it has too few methods to say something."""
     test = {embedding: f"map_at_r_{embedding}" for embedding in EMBEDDINGS}
     rows = frame[frame["kind"] == "reproduction"]
-    rows = rows.dropna(subset=["validation_map_at_r", *test.values()])
+    rows = rows.dropna(subset=["validation_score", *test.values()])
     if len(rows) < MIN_METHODS:
         return None
     return Selection(
         methods=rows["method"].tolist(),
-        validation=rows["validation_map_at_r"].tolist(),
+        validation=rows["validation_score"].tolist(),
         test={embedding: rows[column].tolist() for embedding, column in test.items()},
     )
 

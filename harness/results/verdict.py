@@ -288,9 +288,15 @@ class Standing:
     must_beat: Mapping[str, str]
 
 
-def stand(tables: Sequence[JudgedTable], name: str) -> list[Standing]:
-    """Where a method stands in every table that has it; p-values corrected for all together."""
-    found = [(table, own) for table in tables if (own := _own_row(table, name)) is not None]
+def stand(
+    tables: Sequence[JudgedTable], name: str, full_name: Callable[[str], str] = str
+) -> list[Standing]:
+    """Where a method stands in every table that has it; p-values corrected for all together.
+
+    Args:
+        full_name: of what may be an alias or a loss file; asked for names without records only.
+    """
+    found = _own_rows(tables, name) or _own_rows(tables, full_name(name))
     if not found:
         known = {row for table in tables for row in table.trained}
         raise unknown("method", name, known, "these have records; `harness eval` writes them")
@@ -317,6 +323,10 @@ def _must_beat(table: JudgedTable, method: str) -> dict[str, str]:
     if best := best_of(table, [old for old in OLD if old != method]):
         roles[best] = "the best of the old ones"
     return roles
+
+
+def _own_rows(tables: Sequence[JudgedTable], name: str) -> list[tuple[JudgedTable, str]]:
+    return [(table, own) for table in tables if (own := _own_row(table, name)) is not None]
 
 
 def _own_row(table: JudgedTable, name: str) -> str | None:

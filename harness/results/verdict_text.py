@@ -13,6 +13,7 @@ from harness.metrics.names import title_of
 from harness.plain_text import markdown_code, markdown_text, one_line
 from harness.results.compare import in_words, spell_p
 from harness.results.gains import Gain, gains
+from harness.results.layout import spec_of_label
 from harness.results.published import find_folder
 from harness.results.ranks import Ranks, grouped, rank
 from harness.results.rendering import markdown_table, percent
@@ -49,18 +50,20 @@ def write_verdict(
     against: str | None,
     wanted: Callable[[Path], bool],
     problems: list[str],
+    full_name: Callable[[str], str],
 ) -> str:
     """All that tables say: about the papers' claims, or about one method.
 
     Args:
-        method: a row, or the name of one's own loss without the hash of its file.
+        method: a row, an alias, or one's own loss, as its file or without the hash of that.
         against: folder of other results, or `none`; None takes those that came with the package.
         wanted: whether a table counts, by its folder.
         problems: gets what is wrong with records, which are then left out.
+        full_name: of what may be an alias or a loss file; asked for names without records only.
     """
     tables = read_tables(results, find_stored(results, against), problems, wanted)
     if method is not None:
-        return standings_to_markdown(stand(tables, method))
+        return standings_to_markdown(stand(tables, method, full_name))
     numbers = find_folder(results)
     verdicts = [judge(group) for group in grouped(tables)]
     answers = [[a for claim in verdict.systems for a in claim.answers] for verdict in verdicts]
@@ -292,7 +295,7 @@ def _missing(claims: Iterable[Claim]) -> list[str]:
         return []
     lines = ["### What would answer the rest", "", "```"]
     for table, methods in by_table.items():
-        dataset = "folder:PATH" if table.dataset.startswith("folder_") else table.dataset
+        dataset = spec_of_label(table.dataset)
         where = ["--dataset", dataset, "--protocol", table.protocol, "--trunk", table.trunk]
         for command in ("search", "eval"):
             # As a shell takes it, also where a name has blanks.

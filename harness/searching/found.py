@@ -13,7 +13,7 @@ import optuna
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.loss_file import absolute, is_file
-from harness.results.layout import CONFIG, JOURNAL, SOURCE, find_configs
+from harness.results.layout import CONFIG, JOURNAL, SOURCE, find_configs, fits
 from harness.searching.shared import Storage
 from harness.searching.storage import open_storage
 
@@ -113,6 +113,15 @@ def _of_file(name: str, file: str, there: Sequence[Path]) -> list[Path]:
     return as_it_is or [f for f in there if (f / SOURCE / Path(file).name).is_file()]
 
 
+def _fits(folder: Path, saved: RunConfig, key: str, value: Any) -> bool:
+    """Whether a search has this value: as it was given then, or as its folder spells it out."""
+    if key == "protocol" and value == folder.parts[-3]:
+        return True
+    if key == "trunk" and fits(folder.parent, None, saved.dataset, value):
+        return True
+    return absolute(value) == getattr(saved, key)
+
+
 def _read(folder: Path, values: Mapping[str, Any], file: str | None = None) -> FoundSearch | None:
     """Read a config.
 
@@ -123,8 +132,7 @@ def _read(folder: Path, values: Mapping[str, Any], file: str | None = None) -> F
     saved = RunConfig(storage="").updated(load_config(folder / CONFIG))
     if not (saved.storage or (folder / JOURNAL).exists()):
         return None
-    given = {key: absolute(values[key]) for key in FILTERS if key in values}
-    if any(value != getattr(saved, key) for key, value in given.items()):
+    if not all(_fits(folder, saved, key, values[key]) for key in FILTERS if key in values):
         return None
     how = {key: value for key, value in values.items() if key not in FILTERS}
     # Which trials there are was settled by the search; its folder is where it was found.

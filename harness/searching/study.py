@@ -292,7 +292,8 @@ def sampler_of(experiment: Experiment) -> str:
     A method that is searched on a grid of one parameter is searched like the others where the
     protocol adds one: FastAP's 31 numbers of bins would be a grid of 155 points.
     """
-    usual = "gp" if len(experiment.space) > 1 else experiment.method.sampler
+    own = experiment.method.sampler
+    usual = "gp" if own == "grid" and len(experiment.space) > 1 else own
     name = experiment.config.sampler or usual
     check_sampler(name)
     return name

@@ -165,11 +165,10 @@ def is_flat(trials: Sequence[FrozenTrial]) -> bool:
     return not not_flat(folds_of(trials))
 
 
-def summarize(study: optuna.Study, importance: bool = True, select: str = "mean") -> SearchSummary:
+def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
     """Sum up a study.
 
     Args:
-        importance: tell which parameters matter, which takes a moment.
         select: a key of SELECTIONS.
     """
     identity = study.user_attrs["identity"]
@@ -198,7 +197,7 @@ def summarize(study: optuna.Study, importance: bool = True, select: str = "mean"
         trial_folds=tuple(folds_of(trials)),
         flat=is_flat(trials),
         on_bound={name: end for name, end in ends.items() if end is not None},
-        importance=_importance(complete) if importance else {},
+        importance=_importance(complete),
         curve=_curve(complete),
         trial_params=tuple(trial.params for trial in trials),
         trial_seconds=tuple(trial.user_attrs.get("seconds") for trial in trials),

@@ -16,7 +16,7 @@ from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
 from harness.plain_text import markdown_code, markdown_text
 from harness.results.layout import COSTS
-from harness.results.provenance import command_line, commit_of, provenance, versions_of
+from harness.results.provenance import command_line, commit_of, versions_of
 from harness.results.published import find_folder, read
 from harness.results.records import FoldRecord
 from harness.results.rendering import markdown_table, to_csv
@@ -88,17 +88,31 @@ def measure_costs(
         threads, job = experiment.protocol.threads, (experiment.config, folds)
         run_workers(_train, job, config.device, 1, threads, listener, apart=True)
         rows.append(_row(experiment, _records(experiment, folds)))
-    frame = _with_printed(pd.DataFrame(rows), opened[0], Path(config.results_dir))
     first = opened[0]
     name = "-".join([first.protocol.name, first.dataset_label, first.trunk_label])
     place = Path(config.results_dir) / COSTS / name.replace(":", "_")
     title = f"Costs on {first.dataset_label}, {first.trunk_label}, {first.protocol.name}"
     files = [place.with_name(f"{place.name}{ending}") for ending in (".csv", ".md")]
+    ours = _beside_earlier(pd.DataFrame(rows), files[0])
+    frame = _with_printed(ours, first, Path(config.results_dir))
     write_text(files[0], to_csv(frame))
     table = markdown_table(shown(frame))
     notes = [*NOTES, f"Made by {markdown_code(command_line())}."]
     write_text(files[1], "\n".join([f"# {markdown_text(title)}", "", *table, "", *notes]) + "\n")
     return Costs(title, frame, files)
+
+
+def _beside_earlier(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """The rows of before, too, but for those that were measured again."""
+    if not file.exists():
+        return frame
+    try:
+        before = pd.read_csv(file)
+        kept = before[~before["method"].isin(frame["method"])]
+    except (ValueError, KeyError) as error:
+        raise HarnessError(f"{file} is no table of costs; move it away: {error}") from error
+    kept = kept[[name for name in frame.columns if name in kept]]  # nothing that papers print
+    return pd.concat([kept, frame], ignore_index=True)
 
 
 NOTES = (
@@ -140,7 +154,7 @@ def _row(experiment: Experiment, records: Sequence[FoldRecord]) -> dict[str, Any
         "folds": count,
         "device": records[-1].device,
         "commit": commit_of(made),
-        "versions": versions_of(provenance()),
+        "versions": versions_of(made),
         "command": made["command"].replace("\n", " "),
     }
 

@@ -583,14 +583,15 @@ def sweep_of(
     """The sweep that makes a figure, as the paper ran it unless something else is said.
 
     Args:
-        values: config values of the user; another data set or protocol than the paper's has no
-            published numbers, and no test classes are opened unless `test` says so.
+        values: config values of the user; another data set, protocol or trunk than the paper's
+            has no published numbers, and no test classes are opened unless `test` says so.
         axes: in place of the figure's of the same key, or beside them.
         quick: on the embedded data set, a few steps, the ends and the middle of each axis.
         seeds: by default the paper's.
     """
     values = values or {}
-    own = not quick and not {"dataset", "protocol", "trunk", "weights"} & values.keys()
+    elsewhere = bool({"dataset", "protocol", "trunk", "weights"} & values.keys())
+    tested = test or (figure.test and not elsewhere)
     over = {key: make_axis(key, list(found)) for key, found in figure.over.items()}
     if quick:
         over = {key: _thinned(axis) for key, axis in over.items() if key != "dataset"}
@@ -603,6 +604,7 @@ def sweep_of(
     settings = {"dataset": dataset, "protocol": protocol, **figure.settings, **values}
     if params:
         settings["params"] = params
+    results = settings.get("results_dir", "results")
     changed = [str(values[key]) for key in ("dataset", "protocol", "trunk") if key in values]
     parts = [figure.name, *(["quick"] if quick else []), *changed]
     return Sweep(
@@ -611,10 +613,10 @@ def sweep_of(
         values=settings,
         variants=figure.variants,
         name="-".join(parts).replace(":", "_").replace("/", "_"),
-        test=test or (figure.test and "protocol" not in values),
+        test=tested,
         seeds=seeds or (1 if quick else figure.seeds),
-        metrics=figure.metrics if test or figure.test else (),
-        published=_published(figure, Path(settings.get("results_dir", "results"))) if own else [],
+        metrics=figure.metrics if tested else (),
+        published=[] if quick or elsewhere else _published(figure, Path(results)),
     )
 
 

@@ -33,15 +33,15 @@ def trouble_in(error: BaseException) -> MachineError | None:
     if isinstance(error, Timeout):  # of a lock, which another worker has
         return None
     if is_broken_device(error):
-        return DeviceLost(f"the device failed: {_first_line(error)}")
+        return DeviceLost(f"the device failed: {first_line(error)}")
     if is_out_of_memory(error):
-        return OutOfMemory(f"out of memory: {_first_line(error)}")
+        return OutOfMemory(f"out of memory: {first_line(error)}")
     if isinstance(error, OSError):
         return MachineError(spell_os_error(error))
     if isinstance(error, EOFError) or (
         isinstance(error, RuntimeError) and _OF_A_LOADER.search(str(error))
     ):
-        return MachineError(f"{type(error).__name__}: {_first_line(error)}")
+        return MachineError(f"{type(error).__name__}: {first_line(error)}")
     return None
 
 
@@ -70,6 +70,6 @@ def forgiving(action: Callable[[], Result]) -> Result:
         return action()
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """What CUDA and torch say behind it is the same every time."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from harness.system.files import replacing
-from harness.system.trouble import trouble_in
+from harness.system.trouble import first_line, trouble_in
 
 # Arrays of numbers, in checkpoints that were written when they held the state of numpy's generator.
 _REBUILD = np.ones(1).__reduce__()[0]
@@ -65,7 +65,7 @@ def load(path: Path, device: torch.device) -> Any:
         cut_short = isinstance(error, EOFError) or getattr(error, "errno", 0) == errno.EINVAL
         if trouble_in(error) is not None and not cut_short:
             raise
-        raise ValueError(f"not a whole file of torch: {_first_line(error)}") from None
+        raise ValueError(f"not a whole file of torch: {first_line(error)}") from None
 
 
 def _check_plain(value: Any, place: str) -> None:
@@ -81,7 +81,3 @@ def _check_plain(value: Any, place: str) -> None:
             f"a checkpoint holds tensors, numbers, texts, lists and mappings; {place} is a "
             f"{type(value).__name__}"
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

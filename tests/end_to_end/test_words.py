@@ -24,7 +24,7 @@ import harness
 from harness import registry
 from harness.cli import BUG, main
 from harness.cli.display import Bars, plain_console
-from harness.cli.leaderboard import blocks, width_of
+from harness.cli.printed_table import blocks, width_of
 from harness.config import RunConfig
 from harness.errors import HarnessError, unknown
 from harness.system.progress import Begun, Event, Tested, TrialEnded

@@ -101,6 +101,11 @@ def test_the_test_classes_are_measured_only_when_asked_and_noted(
     assert {"params", "commit", "command"} <= set(written)
 
 
+def test_a_look_at_fewer_folds_does_not_write_over_one_at_more(ccp: RunConfig) -> None:
+    two, one = (measure_stages(ccp, folds=folds).files for folds in (2, 1))
+    assert set(pd.read_csv(two[0])["fold"]) == {1, 2} and set(pd.read_csv(one[0])["fold"]) == {1}
+
+
 def test_a_method_without_stages_has_one(ccp: RunConfig) -> None:
     frame = measure_stages(ccp.updated({"loss": "contrastive", "params": {}})).frame
     assert frame["stage"].tolist() == ["before", "1"]

@@ -116,6 +116,12 @@ def test_the_best_look_at_the_test_is_kept_and_the_last_beside_it(
     evaluate(["triplet"], {**values, "params": {"margin": 0.2}})
     (record,) = records_of(folder_config)
     (fold,) = record.folds
+    # A metric that is asked for later is one of the weights that were selected alone.
+    done = evaluate(["triplet"], {**values, "params": {"margin": 0.2}}, metrics=("recall_at_3",))
+    frame = leaderboard.build(done.tables[0]).frame
+    (row,) = [row for _, row in frame.iterrows() if row["kind"] == "test-selected"]
+    assert row["recall_at_3_concatenated"] >= row["p_at_1_concatenated"]
+    assert pd.isna(row["recall_at_3_last"]) and row["p_at_1_last"] >= 0
     assert fold["best_step"] < fold["steps"]
     unit_folder = next(Path(folder_config.runs_dir).rglob("last.pt")).parent
     last, best = (torch.load(unit_folder / name) for name in ("last.pt", "model.pt"))

@@ -289,6 +289,16 @@ def test_one_model_of_the_size_of_four_has_a_row_of_its_own(
     assert len(list(table.glob("records/*/*.json"))) == files
 
 
+def test_one_model_needs_the_folds_that_say_for_how_long(
+    finished: Path, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Path(shutil.copytree(finished / "runs", tmp_path / "runs"))
+    for folds in runs.glob("*/*/ccp-c2/folds"):
+        shutil.rmtree(folds)
+    assert main(eval_from(runs, results, "--loss", "ccp", "--single-512")) == 2
+    assert "one model is trained for as long as its fold models" in capsys.readouterr().err
+
+
 def test_the_single_model_trains_on_all_trainval_classes(finished: Path) -> None:
     experiment = build_experiment(config_of(finished, "ccp-c2"))
     folds = [FoldRecord.read(p) for p in finished.glob("runs/*/*/ccp-c2/folds/*/record.json")][:4]

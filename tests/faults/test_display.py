@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.cli import display, main
 from harness.cli.display import Bars, Lines, printable
-from harness.cli.leaderboard import print_table
+from harness.cli.printed_table import print_table
 from harness.system import progress
 from harness.system.progress import (
     Event,

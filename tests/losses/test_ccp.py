@@ -16,13 +16,12 @@ from torch import Tensor, nn
 
 from losses._tools.ball import BallLpDistance, ball_normalize
 from losses._tools.k_center import farthest_points
+from losses.ball_losses import PAIR_LOSSES, build_pair_loss
 from losses.ccp import (
     METHODS,
-    PAIR_LOSSES,
     AlternatingProjections,
     CCPLoss,
     build_hook,
-    build_pair_loss,
 )
 
 EMBEDDINGS = torch.tensor([[3.0, 4.0], [0.3, 0.4], [-0.5, 0.5], [0.2, -0.9]])

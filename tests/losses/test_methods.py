@@ -21,7 +21,7 @@ from harness import registry
 from harness.testing import check_method
 from harness.testing.method import METHOD_CHECKS
 from losses import baselines
-from losses.method import OPTIMIZER_PARAMS, Hook, Method, Preset, declared_params
+from losses.method import OPTIMIZER_PARAMS, Hook, Method, Preset, declared_params, on_step
 
 ALIASES = {"ccp": "ccp-c2", "hpl": "hpl-pa", "drml": "drml-pa"}
 SAMPLES_PER_CLASS = {
@@ -417,3 +417,19 @@ def test_softmax_is_cross_entropy_of_a_linear_layer_on_unit_vectors() -> None:
         ]
         total += math.log(sum(map(math.exp, logits))) - logits[label]
     assert loss(embeddings, labels).item() == pytest.approx(total / 6, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "value", "expected"),
+    [
+        (FloatDistribution(0, 5, step=1), 2.6, 3.0),
+        (FloatDistribution(0.1, 1, step=0.3), 0.5, 0.4),
+        (FloatDistribution(0, 5), 2.6, 2.6),
+        (IntDistribution(1, 9, step=4), 8, 9),
+        (FloatDistribution(0, 5, step=1), -0.7, 0.0),
+    ],
+)
+def test_a_value_between_steps_becomes_the_nearest_that_is_proposed(
+    distribution: FloatDistribution | IntDistribution, value: float, expected: float
+) -> None:
+    assert on_step(distribution, value) == pytest.approx(expected)

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 import losses
 from harness.testing.training import take_steps
-from losses.ccp import PAIR_LOSSES, CCPLoss
+from losses.ball_losses import PAIR_LOSSES
+from losses.ccp import CCPLoss
 from losses.drml import BASES as DRML_BASES
 from losses.drml import DRMLLoss, RelationHead
 from losses.hpl import HierarchicalProxyLoss

@@ -42,7 +42,7 @@ def test_the_marks_are_where_the_scores_are(table: Table) -> None:
     places = [tuple(points.get_offsets()[0]) for points in axes.collections]  # type: ignore[index]
     frame = table.frame.set_index("method")
     expected = [
-        (100 * frame["validation_map_at_r"][m], 100 * frame["map_at_r_concatenated"][m])
+        (100 * frame["validation_score"][m], 100 * frame["map_at_r_concatenated"][m])
         for m in table.trained
     ]
     assert places == [pytest.approx(place, rel=1e-4) for place in expected]

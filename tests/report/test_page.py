@@ -19,14 +19,15 @@ from made_records import make_record, put, put_scores
 from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_table
 
 from harness.cli import main
-from harness.report.costs import on_front
+from harness.report.costs import costs, on_front, prices_of
 from harness.report.differences import average, matrix
-from harness.report.leaderboards import boards
+from harness.report.leaderboards import boards, warnings
 from harness.report.page import PARTS, read_report, render
 from harness.report.searches import contour
 from harness.report.table import Table, read_table
 from harness.results.compare import compare
 from harness.results.leaderboard import build, write
+from harness.results.ledger import note_test_opening
 from harness.system.files import read_json, write_json
 
 
@@ -235,6 +236,28 @@ def test_the_front_is_what_nobody_beats_on_both() -> None:
     scores, prices = [10.0, 9.0, 8.0, 8.0, 11.0], [5.0, 3.0, 4.0, 1.0, 9.0]
     assert on_front(scores, prices) == [True, True, False, True, True]
     assert on_front([1.0, 1.0], [2.0, 2.0]) == [True, True]
+
+
+def test_memory_is_a_price_on_a_card_alone(tmp_path: Path) -> None:
+    """On a CPU it is that of a process that has trained other models, too."""
+    table = table_in(put_table(tmp_path))
+    assert list(prices_of(table)) == ["ms_per_step", "convergence_seconds"]
+    for row in table.rows.values():
+        for record in row:
+            for fold in record.folds:
+                fold["device"] = "NVIDIA A100"
+    assert list(prices_of(table))[-1] == "peak_memory_mib"
+    assert len(costs(table)[0].texts) == 3
+
+
+def test_every_look_at_the_test_is_counted_once(tmp_path: Path) -> None:
+    folder = put_table(tmp_path, methods=("ms", "ccp-c2"))
+    for repetition in range(1, 6):
+        path = folder / "records" / "ms" / f"abc-{repetition:02}.single.json"
+        full_record("ms", repetition, 0.2, kind="single").write(path)
+    note_test_opening(folder, "ms", "abc", 6)  # of a test that was never written
+    (said,) = [text for text in warnings(table_in(folder)) if "were opened" in text]
+    assert said.startswith("Test classes were opened 11 times for 16 tests")
 
 
 def test_a_page_of_old_records_says_what_is_missing_and_what_brings_it(tmp_path: Path) -> None:

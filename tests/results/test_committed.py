@@ -22,7 +22,6 @@ from harness.results.layout import (
     LEDGER,
     MARKDOWN,
     RECORDS,
-    VERDICT,
     find_records,
     find_tables,
 )
@@ -62,7 +61,7 @@ def test_the_command_makes_the_committed_files_from_the_records(
 def test_the_verdict_is_what_the_records_say() -> None:
     again = "harness verdict --results-dir results --against none --output results/VERDICT.md"
     text = harness.verdict(results_dir=str(RESULTS), against="none") if TABLES else None
-    file = RESULTS / VERDICT
+    file = RESULTS / "VERDICT.md"
     assert (file.read_text() if file.exists() else None) == text, f"write it again: {again}"
 
 

@@ -11,9 +11,11 @@ import pytest
 from made_records import make_record, put, put_scores
 from scipy import stats
 
+import harness
 from harness.cli import main
 from harness.errors import HarnessError
 from harness.metrics.names import METRICS
+from harness.registry import full_name
 from harness.results.compare import Comparison, compare, find_table, in_words
 from harness.results.stats import Paired, class_intervals, holm
 
@@ -42,15 +44,15 @@ def test_runs_are_paired_by_repetition(tmp_path: Path) -> None:
     assert found.concatenated.mean == pytest.approx(np.mean([GAIN[i] for i in kept]))
 
 
-def test_separated_scores_are_paired_by_reproduction_and_fold(tmp_path: Path) -> None:
+def test_separated_scores_are_paired_by_reproduction_whatever_its_folds(tmp_path: Path) -> None:
     scores = RNG.random((2, 5, 4))
     for name, by_run in zip(("one", "other"), scores, strict=True):
         for repetition, by_fold in enumerate(by_run, start=1):
             separated = [dict.fromkeys(METRICS, value) for value in by_fold]
             put(tmp_path, make_record(name, repetition, by_run.mean(), separated=separated))
     (found,) = compared(tmp_path, "one", "other")
-    assert found.separated.n == 20
-    expected = stats.ttest_rel(scores[0].ravel(), scores[1].ravel()).pvalue
+    assert found.separated.n == 5  # the same four folds each time: no twenty runs
+    expected = stats.ttest_rel(scores[0].mean(axis=1), scores[1].mean(axis=1)).pvalue
     assert found.separated.t_test == pytest.approx(expected)
 
 
@@ -90,7 +92,7 @@ def test_too_few_reproductions_get_no_p_value_but_a_sentence(tmp_path: Path) -> 
     put_scores(tmp_path, "better", BETTER[:4])
     (found,) = compared(tmp_path, "base", "better")
     assert found.concatenated.t_test is None and found.separated.t_test is None
-    assert found.separated.n == 16
+    assert found.separated.n == 4
     assert "over 4 reproductions: too few to say whether that is real" in in_words(found)
 
 
@@ -155,7 +157,17 @@ def test_older_records_without_classes_are_compared_over_seeds(tmp_path: Path) -
     put_scores(tmp_path, "better", BETTER)
     (found,) = compared(tmp_path, "base", "better")
     assert found.classes is None
-    assert "the records keep no scores of classes" in in_words(found)
+    assert "the records keep no MAP@R of classes" in in_words(found)
+    # A test that could not be made is none that was passed.
+    assert "other test classes might" in in_words(found) and "is better" not in in_words(found)
+
+
+def test_two_names_of_one_method_and_unknown_metrics_are_refused(tmp_path: Path) -> None:
+    table = put_scores(tmp_path, "ccp-c2", BASE)
+    with pytest.raises(HarnessError, match="ccp and ccp-c2 are names of one method, ccp-c2"):
+        compare([table], ["ccp", "ccp-c2"], "map_at_r", [], full_name)
+    with pytest.raises(HarnessError, match="no metric named 'map_at_k'"):
+        harness.compare("ccp", "c2", metric="map_at_k", results_dir=str(tmp_path))
 
 
 def test_ranks_are_averaged_over_data_sets(tmp_path: Path) -> None:

@@ -192,13 +192,18 @@ def test_validation_scores_have_the_name_of_the_metric_that_selects(
             {"protocol": {**PROTOCOL, "lr": 0.1}},
             "another protocol under the same name: lr is 0.1 in it, 1e-06 in the newest record",
         ),
+        (
+            {"protocol": {**PROTOCOL, "precision": "bf16"}},  # one that is not named at its default
+            "another protocol under the same name: precision is bf16 in it, fp32 in the newest "
+            "record",
+        ),
         ({"split": "s2"}, "another class split (s2 in it, s1 in the newest record)"),
         (
             {"test_fingerprint": "t2"},
             "another version of the test images (t2 in it, t1 in the newest record)",
         ),
     ],
-    ids=["protocol", "split", "test data"],
+    ids=["protocol", "precision", "split", "test data"],
 )
 def test_what_was_measured_otherwise_than_the_newest_record_is_left_out_by_name(
     tmp_path: Path, changes: dict[str, Any], reason: str
@@ -217,10 +222,12 @@ def test_what_was_measured_otherwise_than_the_newest_record_is_left_out_by_name(
     assert problems == board.problems
 
 
-def test_a_protocol_field_that_only_newer_records_state_divides_no_table(tmp_path: Path) -> None:
+def test_a_field_that_only_some_records_state_divides_no_table_at_its_default(
+    tmp_path: Path,
+) -> None:
     newest = {**make_record().provenance, "time": "2027-01-01T00:00:00+00:00"}
     put(tmp_path, make_record("old", 1, 0.5))
-    protocol = {**PROTOCOL, "prune": True}
+    protocol = {**PROTOCOL, "prune": False, "lr_epochs": None}
     path = put(tmp_path, make_record("new", 1, 0.4, provenance=newest, protocol=protocol))
     board = leaderboard.build(path.parent.parent.parent)
     assert board.problems == [] and len(board.frame) == 2

@@ -74,8 +74,12 @@ PROTOCOL = make_record().identity["protocol"]
             {"protocol": {**PROTOCOL, "lr": 0.1}},
             "another protocol under the same name: lr is 0.1 there, 1e-06 here",
         ),
+        (
+            {"protocol": {**PROTOCOL, "epochs": 10}},  # one that is not named at its default
+            "another protocol under the same name: epochs is 10 there, None here",
+        ),
     ],
-    ids=["data", "split", "test data", "protocol"],
+    ids=["data", "split", "test data", "protocol", "epochs"],
 )
 def test_what_measures_something_else_is_refused(
     ours: Path, theirs: Path, changes: dict[str, Any], reason: str

@@ -251,6 +251,8 @@ def test_a_loss_of_ones_own_is_found_by_its_name_in_its_newest_version(tmp_path:
     assert standing.must_beat == {"ms": "the best of the old ones"}
     with pytest.raises(HarnessError, match="no method named 'mien'"):
         stand(tables_in(tmp_path), "mien")
+    (standing,) = stand(tables_in(tmp_path), "multi-similarity", lambda alias: "ms")
+    assert standing.method == "ms"
 
 
 def test_a_loss_of_ones_own_is_ranked_with_tests_against_every_row(

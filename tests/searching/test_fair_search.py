@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,3 +116,5 @@ def test_a_grid_of_one_parameter_is_searched_like_others_where_there_are_more(
     assert set(alone.space) == {"num_bins"} and sampler_of(alone) == "grid"
     frozen = build_experiment(config.updated({"loss": "fastap", "protocol": "frozen"}))
     assert set(frozen.space) == {"num_bins", "head_lr"} and sampler_of(frozen) == "gp"
+    other = replace(frozen, method=replace(frozen.method, sampler="tpe"))
+    assert sampler_of(other) == "tpe"

@@ -44,6 +44,13 @@ def test_costs_are_those_of_the_trained_models(folder_config: RunConfig, tmp_pat
     assert written["ms_per_step"].tolist() == pytest.approx(costs.frame["ms_per_step"].tolist())
     assert "proxygml" in costs.files[1].read_text()
     assert shown(costs.frame)["method"].tolist() == ["contrastive", "proxygml"]
+    # Another loss is measured beside them, in the same table.
+    more = measure_costs(["triplet", "proxygml"], settings, folds=2)
+    assert more.frame["method"].tolist() == ["contrastive", "triplet", "proxygml"]
+    assert more.frame["ms_per_step"][0] == pytest.approx(frame.loc["contrastive", "ms_per_step"])
+    costs.files[0].write_text("no table")
+    with pytest.raises(HarnessError, match="is no table of costs; move it away"):
+        measure_costs(["triplet"], settings, folds=2)
 
 
 def test_what_papers_print_stands_beside_in_our_units(

@@ -105,6 +105,7 @@ def test_another_data_set_or_protocol_has_no_published_numbers_and_opens_no_test
     assert own.test and own.name == "proxygml-ratio" and own.published
     other = sweep_of(figure, {"dataset": "cub", "protocol": "frozen"})
     assert not other.test and other.name == "proxygml-ratio-cub-frozen" and not other.published
+    assert not any(sweep_of(figure, {key: "cub"}).test for key in ("dataset", "trunk"))
     assert sweep_of(figure, {"protocol": "frozen"}, test=True).test
     assert sweep_of(figure, {"params": {"reg_weight": 0.5}}).config.params == {
         "proxies_per_class": 12,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from conftest import FOLDER, unit_of
-from torch import Tensor
+from timm.layers import DropPath
+from torch import Tensor, nn
 
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
 from harness.model.build import check_trunk
-from harness.model.memory import advice
+from harness.model.memory import advice, save_memory
+from harness.model.network import PooledTrunk
 from harness.system.precision import training_precision
 from harness.testing import pretended_gpu
 from harness.training.trainer import Trainer
@@ -93,6 +95,18 @@ def test_pieces_are_refused_where_images_of_a_batch_meet(make: Make) -> None:
         HarnessError, match=r"batch norm of convnet sees all images.*\n.*\+freeze_b"
     ):
         check_trunk(make(protocol=BATCHES_MEET, micro_batch=4))
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.1), DropPath(0.1)])
+def test_pieces_are_refused_where_units_are_left_out_at_random(
+    make: Make, layer: nn.Module
+) -> None:
+    trunk = nn.Module()
+    trunk.network = nn.Sequential(nn.Linear(2, 2), layer)
+    with pytest.raises(HarnessError, match="convnet leaves out units at random"):
+        save_memory(make(micro_batch=4), cast(PooledTrunk, trunk))
+    trunk.network[1] = type(layer)(0.0)
+    save_memory(make(micro_batch=4), cast(PooledTrunk, trunk))
 
 
 VIT = {
