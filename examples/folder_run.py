@@ -67,6 +67,5 @@ def main(folder: Path) -> None:
     print(f"files: {board.folder}")
 
 
-# Workers are processes that import this file again.
 if __name__ == "__main__":
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "folder_run"))

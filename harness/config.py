@@ -79,7 +79,7 @@ class RunConfig:
         weights: of the trunk: empty takes its own, none starts from random ones; or a file.
         preset: whose published parameters are the first trial.
         params: parameters that are fixed instead of searched.
-        space: empty searches the method's own; "paper" the narrower one of its paper.
+        space: empty searches the method's own; "paper" the one that its paper searched.
         trials, reproductions: 0 takes the protocol's.
         trials_per_dimension: of the space, instead of a number of trials.
         until_flat: go on while the last fifth of the trials brought something, up to max_trials.

@@ -172,7 +172,7 @@ class Method:
         loss_weight_decay: for the loss's own parameters; None takes the protocol's.
         sampler: how the space is searched unless the user says otherwise.
         base: what the method wraps, if it does.
-        spaces: other spaces by name; `paper` is the paper's own, where it is narrower.
+        spaces: other spaces by name; `paper` is what its paper searched, where that is another.
     """
 
     name: str

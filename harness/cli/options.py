@@ -43,7 +43,9 @@ UntilFlat = Annotated[
     typer.Option("--until-flat", help="Go on while the last fifth of the trials still helped."),
 ]
 MaxTrials = Annotated[int | None, typer.Option(min=1, help="With --until-flat. Default: 200.")]
-Space = Annotated[str | None, typer.Option(help="paper: the narrower space of the method's paper.")]
+Space = Annotated[
+    str | None, typer.Option(help="paper: the space that the method's paper searched.")
+]
 Select = Annotated[
     str | None,
     typer.Option(help="mean: the trial with the best mean over folds. mean-se: less its error."),

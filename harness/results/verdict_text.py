@@ -36,7 +36,8 @@ HOW_TO_READ = (
     "on. A method is called better if both tests say so: paired over reproductions that share "
     f"their seeds (t-test, Holm over all questions below, {100 * LEVEL:.0f} %), and over draws of "
     f"other test classes (bootstrap, 95 % interval). Below {MIN_PAIRS} shared reproductions "
-    "nothing is claimed. Reasons to doubt a row are those that its table marks."
+    "nothing is claimed. Neither test covers the search: all reproductions of a row share the "
+    "parameters that one search found. Reasons to doubt a row are those that its table marks."
 )
 
 DIGITS = 10  # of a commit

@@ -25,6 +25,7 @@ from harness.training import saved, trainer
 
 KILLS = 12  # each moment twice
 ROUNDS = int(os.environ.get("HARNESS_KILL_ROUNDS", "1"))  # of so many kills; more in `make faults`
+SEEDS = range(5, 5 + ROUNDS)
 STEPS = FOLDER.replace("max_steps=4", "max_steps=12")  # six checkpoints in a fold
 
 # One with a hook, a head of its own and state in all of them; one with a memory.
@@ -118,7 +119,7 @@ def scores(root: Path, runs: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5, 5 + ROUNDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, seed: int) -> None:
     write_images(tmp_path / "pictures")
     search(searches(tmp_path, "whole"))
@@ -139,7 +140,8 @@ def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path,
         # No finished fold is ever repeated.
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cut/**/record.json")}
-    assert 0 < len(kept) < 16
+    assert len(kept) < 16
+    assert kept or seed != SEEDS[0]  # some others kill it before the first fold has ended
     search(searches(tmp_path, "cut"))
     expected = scores(tmp_path, "whole")
     assert len(expected) == 2 * (2 + 8)
