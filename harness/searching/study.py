@@ -227,13 +227,14 @@ class Study:
         return trials_of(self.optuna)
 
     def _opened(self) -> optuna.Study:
+        storage, name = self.storage.optuna, self.experiment.name
         with self.storage.exclusive():
-            opened = optuna.create_study(
-                storage=self.storage.optuna,
-                study_name=self.experiment.name,
-                direction="maximize",
-                load_if_exists=True,
-            )
+            # Optuna would create it and see whether the name is taken, which a database does not
+            # notice if it was lost while its tables were made: their indexes come last.
+            try:
+                opened = optuna.load_study(study_name=name, storage=storage)
+            except KeyError:
+                opened = optuna.create_study(study_name=name, storage=storage, direction="maximize")
             self._bind(opened)
         return opened
 

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 from conftest import FOLDER, study_of, write_images
 from failing_calls import ERRORS, failing_files, failing_statements
 from made_records import make_record, put, put_scores
+from optuna.storages import RDBStorage
 
 from harness import registry
 from harness.config import RunConfig
@@ -280,6 +282,22 @@ def test_a_search_that_a_database_left_alone_is_finished_by_the_next(
         assert faults.failed
         registry.forget_listings()
         assert run() == expected, f"statement {number} of {len(numbers)}"
+
+
+def test_a_database_that_was_lost_before_its_indexes_were_made_keeps_one_study(
+    started: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """They are what keeps the names of studies apart, and are never made later."""
+    root = tmp_path / "search"
+    begin(started["search"], root)
+    url = f"sqlite:///{root}/study.db"
+    database = RDBStorage(url)
+    with database.engine.begin() as connection:
+        connection.execute(sqlalchemy.text("DROP INDEX ix_studies_study_name"))
+    for trials in (1, 2):
+        search([config_in(root).updated({"storage": url, "trials": trials})])
+    (study,) = RDBStorage(url).get_all_studies()
+    assert len(RDBStorage(url).get_all_trials(study._study_id)) == 2
 
 
 def test_the_layer_fails_the_call_it_is_told_to(
