@@ -10,7 +10,7 @@ import typer
 from harness.cli import options
 from harness.cli.display import say
 from harness.cli.leaderboard import Published, show_tables
-from harness.cli.options import next_command, progress, read_values
+from harness.cli.options import next_command, progress, read_values, split_metrics
 from harness.errors import HarnessError
 
 Metrics = Annotated[
@@ -71,12 +71,9 @@ def evaluate(
     """
     values = read_values(config, set_, locals())
     from harness.config import RunConfig
-    from harness.metrics.names import is_metric, parse_metrics
+    from harness.metrics.names import parse_metrics
 
-    names = [*(loss or []), *(more or [])]
-    # As losses do, metrics may stand behind one another without repeating the flag.
-    wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
-    losses = [name for name in names if name not in wanted]
+    wanted, losses = split_metrics(metrics, [*(loss or []), *(more or [])])
     with progress(verbose) as listener:
         from harness.evaluation.reproductions import evaluate as run_evaluation
 

@@ -115,6 +115,14 @@ def full_name(method: str) -> str:
     return registry.load_method(method).name if is_file(method) else registry.full_name(method)
 
 
+def split_metrics(metrics: list[str] | None, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Metrics and losses: as losses do, metrics may stand behind one another after one flag."""
+    from harness.metrics.names import is_metric
+
+    wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
+    return wanted, [name for name in names if name not in wanted]
+
+
 def check_output(path: Path, *endings: str, flag: str = "--output") -> None:
     """Refuse a file to write before any work: a wrong ending, a folder, a device."""
     if path.suffix not in endings:

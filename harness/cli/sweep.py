@@ -11,7 +11,7 @@ import typer
 from harness.cli import options
 from harness.cli.display import say
 from harness.cli.eval import Metrics
-from harness.cli.options import progress, read_values
+from harness.cli.options import progress, read_values, split_metrics
 from harness.cli.printed_table import print_table
 from harness.errors import HarnessError
 
@@ -91,18 +91,16 @@ def sweep(
     $ harness sweep --figure ccp-batch-size --quick
     """
     values = read_values(config, set_, locals())
-    from harness.metrics.names import is_metric, parse_metrics
+    from harness.metrics.names import parse_metrics
     from harness.results.layout import SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
     from harness.results.sweeps import heading, notes_on, shown
     from harness.sweeping.axes import parse_axis, parse_variant
     from harness.sweeping.run import Sweep
     from harness.sweeping.run import sweep as run_sweep
 
-    names = [*(loss or []), *(more or [])]
-    # As losses do, metrics may stand behind one another without repeating the flag.
-    wanted = [*(metrics or []), *(name for name in names if metrics and is_metric(name))]
+    wanted, losses = split_metrics(metrics, [*(loss or []), *(more or [])])
     given: dict[str, Any] = {
-        "losses": [name for name in names if name not in wanted],
+        "losses": losses,
         "axes": [parse_axis(text) for text in over or []],
         "variants": dict(parse_variant(text) for text in variant or []),
         "name": name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from harness.data.duplicates import alike_groups, equal_groups, thumbnail
 from harness.data.image_cache import check_resized
 from harness.datasets.dataset import Dataset, Listing, decode_rgb, open_image
 from harness.system.progress import Listener, Prepared, ignore
+from harness.system.workers import cores
 
 PROTOCOL = "mlrc"  # to whose size images must be resizable
 BLOCK = 1000  # images handed to the threads at once, so that Ctrl-C need not wait for all
@@ -123,7 +123,7 @@ def _examine_all(
         return Finding() if index in missing else _examine(listing, index, short_side)
 
     # Threads suffice: Pillow's decoders and hashlib let the others run meanwhile.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for start in range(0, total, BLOCK):
             block = range(start, min(start + BLOCK, total))
             yield from pool.map(examine, block)

@@ -17,6 +17,7 @@ from harness.data.arrays import load_array
 from harness.datasets.dataset import Listing, check_size
 from harness.errors import HarnessError, MachineError
 from harness.system.files import build_cache, check_room, read_json, write_json
+from harness.system.workers import cores
 from harness.typed import convert
 
 CACHE_VERSION = 3  # of the format below: raises when cached pixels would differ
@@ -281,7 +282,7 @@ def _decoded(
             return b"", None, str(error)
 
     # Pillow decodes without Python's lock.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for start in range(0, len(indices), BLOCK):
             yield from pool.map(decode, indices[start : start + BLOCK])
 

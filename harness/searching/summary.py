@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
 from harness.metrics.names import METRICS
-from harness.results.fairness import not_flat, standard_error
+from harness.results.fairness import not_flat, spread, standard_error
 from harness.searching.samplers import on_bound
 
 # Fewer say nothing of what matters.
@@ -67,7 +67,7 @@ class SearchSummary:
     @property
     def fold_spread(self) -> float:
         """Standard deviation over the folds of the best trial."""
-        return float(np.std(self.fold_scores, ddof=1)) if len(self.fold_scores) > 1 else 0.0
+        return spread(self.fold_scores) or 0.0
 
 
 def index_of(trial: FrozenTrial) -> int:
