@@ -64,7 +64,9 @@ def write_cars(root: Path) -> None:
     ]
     annotations = _matlab_structs("relative_im_path", values, with_test=True)
     savemat(
-        root / "cars_annos.mat", {"annotations": annotations, "class_names": _matlab_cell(CARS)}
+        root / "cars_annos.mat",
+        {"annotations": annotations, "class_names": _matlab_cell(CARS)},
+        do_compression=True,
     )
 
 
@@ -82,8 +84,10 @@ def write_devkit_cars(root: Path, folder: str = "devkit") -> None:
                 name = f"{len(values) + 1:05d}.jpg"
                 write_picture(root / part / name, number)
                 values.append((name, box, class_id, test))
-        savemat(devkit / file, {"annotations": _matlab_structs("fname", values)})
-    savemat(devkit / "cars_meta.mat", {"class_names": _matlab_cell(CARS)})
+        savemat(
+            devkit / file, {"annotations": _matlab_structs("fname", values)}, do_compression=True
+        )
+    savemat(devkit / "cars_meta.mat", {"class_names": _matlab_cell(CARS)}, do_compression=True)
 
 
 def _matlab_cell(texts: Iterable[str]) -> np.ndarray:

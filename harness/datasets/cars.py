@@ -7,6 +7,9 @@ pair of images shares even that, and may be swapped.
 
 from __future__ import annotations
 
+import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +55,8 @@ DEVKIT = {
     TEST_ANNOS: _in_devkit(TEST_ANNOS),
     META: (*_in_devkit(META), *_in_devkit(ANNOS)),  # either has the names of the classes
 }
+COMPRESSED = 15  # type of an element of a MATLAB file
+MOST_BYTES = 2**28  # of an element; all annotations have 30 MB
 BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 
@@ -106,13 +111,37 @@ def _cars(path: Path, key: str, folder: Path, test: int | None = None) -> list[C
 
 
 def _read(path: Path, variable: str) -> Any:
+    file = io.BytesIO(path.read_bytes())
+    _check_sums(path, file.getvalue())
     try:
-        content = loadmat(path, squeeze_me=True, variable_names=[variable])
+        content = loadmat(file, squeeze_me=True, variable_names=[variable])
     except Exception as error:  # scipy lets out whatever a damaged file makes it stumble over
         raise ValueError(f"{path} is no MATLAB file that can be read: {error}") from None
     if variable not in content:
         raise ValueError(f"{path} holds no '{variable}'\n{SOURCE.advice()}")
     return np.atleast_1d(content[variable])
+
+
+def _check_sums(path: Path, content: bytes) -> None:
+    """Refuse damage by the sums of the compressed variables: some of it would crash scipy."""
+    if content[126:128] != b"IM":  # the only order of bytes that today's machines write
+        raise ValueError(f"{path} is no file of MATLAB 5 to 7\n{SOURCE.advice()}")
+    place = 128
+    while place < len(content):
+        kind, size = struct.unpack("<II", content[place : place + 8].ljust(8, b"\0"))
+        if kind != COMPRESSED:
+            raise ValueError(
+                f"{path} is damaged, or its variables are not compressed as Stanford's are; then "
+                "save it again: scipy.io.savemat(FILE, scipy.io.loadmat(FILE), do_compression=True)"
+            )
+        stream = zlib.decompressobj()
+        try:
+            stream.decompress(content[place + 8 : place + 8 + size], MOST_BYTES)
+        except zlib.error as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        if not stream.eof:
+            raise ValueError(f"{path} is damaged: a variable is cut off")
+        place += 8 + size
 
 
 DATASETS = (

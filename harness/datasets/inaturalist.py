@@ -102,6 +102,8 @@ def _read_paths(path: Path) -> list[str]:
             paths = [entry if isinstance(entry, str) else entry["file_name"] for entry in entries]
         else:
             paths = path.read_text().split()
+        if not all(isinstance(entry, str) for entry in paths):
+            raise TypeError
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is no list of image paths\n{SOURCE.advice()}") from None
     for entry in paths:

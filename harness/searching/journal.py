@@ -64,6 +64,7 @@ class _Entry(TypedDict):
     trial_id: NotRequired[Count]
     values: NotRequired[list[float] | None]
     params: NotRequired[dict[str, float]]
+    distributions: NotRequired[dict[str, str]]
     user_attrs: NotRequired[_TrialFacts]
     user_attr: NotRequired[dict[str, Any]]
 
@@ -253,6 +254,8 @@ def _checked(line: bytes) -> dict[str, Any]:
     try:
         entry: dict[str, Any] = msgspec.json.decode(line)
         msgspec.convert(entry, _Entry)
+        if entry.get("params", {}).keys() != entry.get("distributions", {}).keys():
+            raise ValueError("a trial whose parameters are not those of its ranges")
         of_study, of_trial = entry["op_code"] == SET_STUDY_FACT, entry["op_code"] == SET_TRIAL_FACT
         if of_study or of_trial:
             msgspec.convert(entry.get("user_attr"), _StudyFacts if of_study else _TrialFacts)

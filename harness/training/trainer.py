@@ -336,6 +336,9 @@ class Trainer:
             {**state["progress"], "max_steps": self.plan.last}, Progress, "progress"
         )
         self.best_weights = {name: value.cpu() for name, value in state["best_weights"].items()}
+        none_yet = self.progress.best_score == float("-inf")
+        if not none_yet and _shapes(self.best_weights) != _shapes(state["model"]):
+            raise ValueError("its best weights are not those of the model")
         proxies = state.get("best_proxies", {})  # older ones have none
         self.best_proxies = {name: value.cpu() for name, value in proxies.items()}
         torch.set_rng_state(state["torch_rng"].cpu())
@@ -368,6 +371,10 @@ def _copy_to_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for (name, value), part in zip(those.items(), parts, strict=True):
             copies[name] = part.view(value.shape)
     return {name: copies[name] for name in state}
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in state.items()}
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -270,7 +270,11 @@ def test_the_development_kit_of_cars_may_lie_in_its_usual_places(
 def test_annotations_of_cars_without_classes_are_refused(tmp_path: Path) -> None:
     write_devkit_cars(tmp_path)
     structs = np.array([[("00001.jpg",)]], dtype=[("fname", object)])
-    savemat(tmp_path / "devkit" / "cars_test_annos_withlabels.mat", {"annotations": structs})
+    savemat(
+        tmp_path / "devkit" / "cars_test_annos_withlabels.mat",
+        {"annotations": structs},
+        do_compression=True,
+    )
     with pytest.raises(ValueError, match=r"annotations have no 'class'(.|\n)*PATH is a folder"):
         cars.list_images(tmp_path)
 
@@ -278,13 +282,31 @@ def test_annotations_of_cars_without_classes_are_refused(tmp_path: Path) -> None
 def test_a_file_of_cars_that_is_no_matlab_file_is_refused(tmp_path: Path) -> None:
     write_cars(tmp_path)
     (tmp_path / "cars_annos.mat").write_text("<html>404 Not Found</html>" * 20)
-    with pytest.raises(ValueError, match=r"cars_annos.mat is no MATLAB file that can be read"):
+    with pytest.raises(ValueError, match=r"cars_annos.mat is no file of MATLAB 5 to 7"):
         cars.list_images(tmp_path)
+
+
+def test_damaged_annotations_of_cars_never_reach_a_reader_that_would_crash(tmp_path: Path) -> None:
+    write_cars(tmp_path)
+    file = tmp_path / "cars_annos.mat"
+    intact = file.read_bytes()
+    for content, message in (
+        (intact[:300] + bytes([intact[300] ^ 1]) + intact[301:], "cars_annos.mat is damaged: "),
+        (intact[:-5], "is damaged: a variable is cut off"),
+        (intact[:128] + b"\x0e" + intact[129:], "its variables are not compressed"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            cars.list_images(tmp_path)
 
 
 def test_a_file_of_cars_without_annotations_is_refused(tmp_path: Path) -> None:
     write_cars(tmp_path)
-    savemat(tmp_path / "cars_annos.mat", {"class_names": np.array([["one"]], dtype=object)})
+    savemat(
+        tmp_path / "cars_annos.mat",
+        {"class_names": np.array([["one"]], dtype=object)},
+        do_compression=True,
+    )
     with pytest.raises(ValueError, match=r"cars_annos.mat holds no 'annotations'"):
         cars.list_images(tmp_path)
 
@@ -292,7 +314,7 @@ def test_a_file_of_cars_without_annotations_is_refused(tmp_path: Path) -> None:
 def test_a_class_of_cars_without_a_name_is_refused(tmp_path: Path) -> None:
     write_devkit_cars(tmp_path)
     names = np.array([["only one"]], dtype=object)
-    savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": names})
+    savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": names}, do_compression=True)
     with pytest.raises(ValueError, match="class 3 has no name"):
         cars.list_images(tmp_path)
 
@@ -375,6 +397,13 @@ CATEGORIES = [
     {"id": number, "class": name, "supercategory": "hidden"}
     for number, name in {2: "Aves", 9: "Aves", 10: "Liliopsida", 11: "Magnoliopsida"}.items()
 ]
+
+
+def test_a_list_of_inaturalist_that_holds_no_paths_is_refused(tmp_path: Path) -> None:
+    write_inaturalist_json(tmp_path)
+    (tmp_path / "Inaturalist_test_set1.json").write_text('{"images": [{"file_name": ["a/b"]}]}')
+    with pytest.raises(ValueError, match=r"test_set1.json is no list of image paths"):
+        inaturalist.list_images(tmp_path)
 
 
 @pytest.mark.parametrize(

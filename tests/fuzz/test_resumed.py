@@ -78,6 +78,20 @@ def test_a_fold_ends_with_the_same_bits_whatever_became_of_its_checkpoint(
     assert not aside.exists() or aside.read_bytes() == damaged
 
 
+def test_best_weights_that_are_not_those_of_the_model_are_noticed_at_once(
+    unit: Unit, checkpoint: bytes, whole: list[tuple[int, float, float]]
+) -> None:
+    """Not when the fold has ended, as a failure of its method."""
+    intact = unit.folder.parent / "intact.pt"
+    intact.write_bytes(checkpoint)
+    state = load(intact, torch.device("cpu"))
+    state["progress"]["best_score"] = 2.0  # never beaten
+    state["best_weights"].popitem()
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    assert _resumed(unit, buffer.getvalue()) == whole
+
+
 @cases(0.012)
 @given(data=st.data())
 def test_a_fold_does_not_fail_of_what_its_checkpoint_holds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,20 @@ def test_a_damaged_journal_is_not_mended_under_somebody_at_work(searched: RunCon
         with pytest.raises(HarnessError, match="still at work"):
             Journal(path.parent)
     assert path.read_bytes().startswith(b"x\n")
+
+
+def test_a_trial_whose_parameters_are_gone_is_a_damage(
+    searched: RunConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, journal = trials_in(searched), journal_of(searched)
+    with open(journal) as file:
+        entries = [json.loads(line) for line in file]
+    broken = next(entry for entry in entries if entry.get("distributions"))
+    del broken["params"]
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    search([searched])
+    assert trials_in(searched) == before
+    assert "a trial whose parameters are not those of its ranges" in caplog.text
 
 
 def test_a_trial_that_lost_its_scores_is_run_again(searched: RunConfig) -> None:
