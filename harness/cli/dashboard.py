@@ -152,7 +152,7 @@ def _listening(host: str, port: int) -> _Server:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         server = type("_Server", (_Server,), {"address_family": found[0]})
         return server(found[4][:2], _Quiet)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last of a name that is none
         reason = getattr(error, "strerror", None) or error
         raise HarnessError(
             f"cannot listen on {host}:{port} ({reason}); give another --port or --host"

@@ -220,6 +220,8 @@ def test_a_port_in_use_is_named(folder: Path, capsys: pytest.CaptureFixture[str]
         port = taken.getsockname()[1]
         assert main(["dashboard", str(folder), "--port", str(port)]) == 2
     assert f"cannot listen on 127.0.0.1:{port} (" in capsys.readouterr().err
+    assert main(["dashboard", str(folder), "--host", "a..b"]) == 2
+    assert "cannot listen on a..b:8080 (" in capsys.readouterr().err
 
 
 def test_a_missing_dashboard_names_the_extra(
