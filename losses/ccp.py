@@ -11,19 +11,13 @@ from typing import Any
 import torch
 from optuna.distributions import FloatDistribution, IntDistribution
 from pytorch_metric_learning.distances import BaseDistance
-from pytorch_metric_learning.losses import (
-    BaseMetricLossFunction,
-    TripletMarginLoss,
-)
+from pytorch_metric_learning.losses import BaseMetricLossFunction, TripletMarginLoss
 from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
 from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.ball import (
-    ball_normalize,
-    ball_normalizes,
-)
+from losses._tools.ball import ball_normalize, ball_normalizes
 from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
 from losses._tools.checks import check_choice, check_not_negative, check_positive
 from losses._tools.host_buffers import HostBuffers

@@ -56,7 +56,7 @@ DEVKIT = {
     META: (*_in_devkit(META), *_in_devkit(ANNOS)),  # either has the names of the classes
 }
 COMPRESSED = 15  # type of an element of a MATLAB file
-MOST_BYTES = 2**28  # of an element; all annotations have 30 MB
+MOST_BYTES = 2**28  # of an element; the largest of Stanford's has 7 MB
 BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 

@@ -222,13 +222,13 @@ class SingleModel(Run):
 
     def finish(self) -> None:
         folds = finished_folds(self.units(self.opened.experiment))
-        *ensemble, path = self.opened.record_paths(self.job, self.repetition)
+        ensemble, path = self.opened.record_paths(self.job, self.repetition)
         if folds is None:
             # Without a record they failed, and that was said; with one, they are gone.
-            if ensemble and ensemble[0].exists() and not path.exists():
+            if ensemble.exists() and not path.exists():
                 raise HarnessError(
                     f"one model is trained for as long as its fold models were, and those of "
-                    f"{ensemble[0]} are no longer in {self.opened.experiment.config.runs_dir}"
+                    f"{ensemble} are no longer in {self.opened.experiment.config.runs_dir}"
                 )
             return
         (unit,) = self.units(without_folds(self.opened.experiment, folds))

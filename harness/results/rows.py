@@ -142,16 +142,17 @@ def difference(
 
 def _settings(record: AnyRecord, more: Iterable[str]) -> dict[str, Any]:
     """Every field of the protocol, and more of the identity."""
-    stated = record.identity["protocol"]
-    fields = {name: setting(stated, name) for name in NEUTRAL.keys() | stated.keys()}
     identity: Mapping[str, Any] = record.identity
-    return fields | {name: identity[name] for name in more}
+    return {**UNSTATED, **identity["protocol"], **{name: identity[name] for name in more}}
 
 
 def setting(stated: Mapping[str, Any], name: str) -> Any:
     """A field of a protocol as a record has it, whether it is stated there or not."""
     value = stated.get(name, NEUTRAL.get(name))
     return list(value) if isinstance(value, tuple) else value
+
+
+UNSTATED = {name: setting({}, name) for name in NEUTRAL}
 
 
 def _measured_on(record: AnyRecord) -> dict[str, str]:
