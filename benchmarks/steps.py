@@ -11,6 +11,9 @@ parameters, and the validation's share, each run alone on the same shapes in the
 training. All times are milliseconds of CPU time of this process, means over a few steps, the best
 of hundreds: others on the machine disturb them little. The batches of many steps are drawn
 together; a step has its share of that, too.
+
+`bare` is no method: a loss of nothing but its products with a proxy per class. What it is above its
+floor is what batches, modules, autograd and cold caches take, whatever the loss.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from harness.system.device import choose_device, cpu_threads
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit
 from losses.drml import GroupedLinear
+from losses.method import Method, Preset
 from losses.proxygml import ProxyGMLLoss
 from protocols.splits import split_classes
 
@@ -70,6 +74,28 @@ class Size:
 
 CUB = Size(200, 5_864, 5_924, 1280, windows=20, groups=25, group=4)
 TINY = Size(40, 200, 200, 16, windows=2, groups=2, group=1)
+
+
+class Products(nn.Module):
+    """Compares a batch with a proxy per class, and does nothing with it."""
+
+    def __init__(self, num_classes: int, embedding_size: int) -> None:
+        super().__init__()
+        self.proxies = nn.Parameter(torch.randn(num_classes, embedding_size))
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        del labels
+        return (embeddings @ self.proxies.T).mean()
+
+
+BARE = Method(
+    name="bare",
+    paper="",
+    build_loss=Products,
+    space=lambda dataset, num_classes: {},
+    presets={"mlrc": {"cub": Preset({})}},
+    samples_per_class=1,
+)
 
 
 @dataclass(frozen=True)
@@ -211,7 +237,7 @@ def make_unit(loss: str, listing: Listing, features: Features, size: Size) -> Un
         listing=listing,
         unlisted=0,
         split=split_classes(listing.num_classes, protocol.folds),
-        method=registry.load_method(loss),
+        method=BARE if loss == BARE.name else registry.load_method(loss),
     )
     return Unit(experiment, features, experiment.published_params, fold=0)
 
@@ -330,7 +356,7 @@ def main() -> None:
     heads = "".join(f"{head:>11}" for head in ("step", *FLOOR, "floor"))
     print(f"{'':<16}{heads}{'ratio':>7}  <= {LIMIT}")
     with cpu_threads(1):
-        for name in options.losses or registry.names("loss"):
+        for name in options.losses or (BARE.name, *registry.names("loss")):
             unit = make_unit(name, listing, features, size)
             try:
                 line = measure(unit, size).line(judged=not options.quick)

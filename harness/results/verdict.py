@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import HarnessError, unknown
+from harness.results.almost_base import almost_base
 from harness.results.compare import Comparison, Lead, compare_pairs
 from harness.results.layout import STORED, find_tables
 from harness.results.leaderboard import frame_of
@@ -56,7 +57,11 @@ class JudgedTable:
         return mean_and_interval(scores)
 
     def doubts(self, method: str) -> list[str]:
-        return doubts(self.frame.loc[[method]].reset_index())
+        """Why its row may show less than the method can do, or more."""
+        reasons = doubts(self.frame.loc[[method]].reset_index())
+        if almost_base(self.rows[method][0]):
+            reasons.append(f"found where it is almost {base_of(self, method) or 'its base'}")
+        return reasons
 
 
 def find_stored(results: Path, against: str | None) -> Path | None:

@@ -15,6 +15,7 @@ from test_imports import modules_after
 from harness import registry
 from harness.cli import main
 from harness.errors import HarnessError
+from harness.results.almost_base import almost_base
 from harness.results.questions import OLD, PROPOSED, SYSTEMS
 from harness.results.records import TEST_SELECTED
 from harness.results.stats import critical_difference, holm
@@ -58,9 +59,32 @@ def test_the_papers_methods_are_asked_about_their_declared_bases() -> None:
     for system in SYSTEMS:
         for name, rivals in system.rivals.items():
             base = registry.load_method(name).base
-            assert base is None or rivals[0] == base.name
+            assert base is None or (rivals[0], system.corner) == (base.name, base.corner)
             for rival in rivals:
                 registry.load_method(rival)
+
+
+LOG, LINEAR = {"low": 1e-5, "high": 0.1, "log": True}, {"low": 0.0, "high": 1.0, "log": False}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "almost"),
+    [
+        ("hpl-pa", {"coarse_weight": 0.005}, True),
+        ("hpl-pa", {"coarse_weight": 0.0051}, False),
+        ("hpl-pa", {}, False),
+        ("ccp-c2", {"reference_weight": 1e-5, "batch_share": 0.96}, True),
+        ("ccp-c2", {"reference_weight": 1e-5, "batch_share": 0.9}, False),
+        ("ccp-c2", {"reference_weight": 1e-3, "batch_share": 1.0}, False),
+        ("proxyanchor", {"alpha": 1.0}, False),
+    ],
+)
+def test_a_method_is_almost_its_base_where_all_of_its_own_parameters_are(
+    method: str, params: dict[str, float], almost: bool
+) -> None:
+    ranges = {name: LINEAR if name == "batch_share" else LOG for name in params}
+    record = make_record(method, params=params, search={"ranges": ranges})
+    assert almost_base(record) == almost
 
 
 def test_every_method_is_old_or_proposed_or_a_control_of_a_proposed_one() -> None:
@@ -209,6 +233,19 @@ def test_the_text_has_answers_tests_doubts_and_what_is_missing(
         r"bninception\nharness eval --loss proxynca\+\+",
         text,
     )
+
+
+def test_a_lead_that_was_found_almost_at_the_base_is_doubted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_scores(tmp_path, "proxyanchor", scores_around(0.40, 0))
+    search = {**make_record().search, "base": "proxyanchor", "ranges": {"coarse_weight": LOG}}
+    for weight, doubted in ((0.002, True), (0.5, False)):
+        params = {"coarse_weight": weight}
+        put_scores(tmp_path, "hpl-pa", scores_around(0.45, 1), params=params, search=search)
+        text = said(tmp_path, capsys)
+        assert "hpl-pa is better than proxyanchor" in text
+        assert ("hpl-pa (found where it is almost proxyanchor)" in text) == doubted
 
 
 def test_what_is_left_of_a_papers_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

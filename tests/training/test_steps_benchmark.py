@@ -13,7 +13,7 @@ from benchmarks import steps
 def test_a_step_is_set_beside_the_sum_of_what_it_cannot_save(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["proxyanchor", "ccp-c2"]  # the second embeds a pool of images besides its batches
+    names = ["bare", "proxyanchor", "ccp-c2"]  # the last embeds a pool, too
     monkeypatch.setattr(sys, "argv", ["steps", "--quick", "--losses", *names])
     steps.main()
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]

@@ -1,0 +1,29 @@
+"""Did a search end where its method is almost its base?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.results.questions import CORNERS
+from harness.results.records import TestRecord
+
+# Of the difference in the corner, under 1 % of a gradient: here it is under 5 %.
+TIMES = 5
+
+
+def almost_base(record: TestRecord) -> bool:
+    """Whether a lead over the base would be one of the search: the two train almost alike."""
+    corner = CORNERS.get(record.identity["method"], {})
+    ranges = record.search.get("ranges", {})
+    return bool(corner) and all(
+        _near(record.params.get(name), value, ranges.get(name, {}).get("log") is True)
+        for name, value in corner.items()
+    )
+
+
+def _near(value: Any, corner: float, log: bool) -> bool:
+    if not isinstance(value, int | float):
+        return False
+    if log:
+        return corner / TIMES <= value <= corner * TIMES
+    return abs(value - corner) <= abs(corner) * TIMES / 100
