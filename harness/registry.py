@@ -126,10 +126,12 @@ def load_method(name: str) -> Method:
 
 
 def full_name(method: str) -> str:
-    """What an alias stands for; any other name stays as it is."""
+    """What an alias stands for, or the row of a loss file; any other name stays as it is."""
     try:
         return load_method(method).name
     except HarnessError:
+        if is_file(method):
+            raise
         return method
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.errors import HarnessError
-from harness.loss_file import is_file
 
 if TYPE_CHECKING:
     from harness.config import RunConfig
@@ -112,7 +111,12 @@ def full_name(method: str) -> str:
     """What an alias stands for, or the row of a loss file; any other name stays as it is."""
     from harness import registry  # the losses, and thus torch: for names without a row alone
 
-    return registry.load_method(method).name if is_file(method) else registry.full_name(method)
+    return registry.full_name(method)
+
+
+def rows_named(methods: Sequence[str] | None, rows: Container[str]) -> tuple[str, ...]:
+    """Rows of tables by their names, by aliases or by loss files."""
+    return tuple(name if name in rows else full_name(name) for name in methods or ())
 
 
 def split_metrics(metrics: list[str] | None, names: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Protocol, ResultsDir, Trunk, check_output
+from harness.cli.options import Protocol, ResultsDir, Trunk, check_output, rows_named
 from harness.errors import HarnessError, unknown
 
 MOONS = "moons"
@@ -63,7 +63,6 @@ def plot(
     table = read_table(folder)
     if table is None:
         raise HarnessError(f"no record in {folder} can be used")
-    save(
-        draw(figure, Choice(table, tuple(method or ()), embedding, metric), columns, serif), output
-    )
+    methods = rows_named(method, table.methods)
+    save(draw(figure, Choice(table, methods, embedding, metric), columns, serif), output)
     say(f"{output}: {figure} of {table.name}")

@@ -66,7 +66,7 @@ def report(
         from harness.report.galleries import PictureSettings
 
         settings = PictureSettings(
-            methods=tuple(method or ()),
+            methods=options.rows_named(method, {row for t in made.tables for row in t.methods}),
             count=queries,
             neighbours=neighbours,
             queries=tuple(query or ()),

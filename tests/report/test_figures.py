@@ -37,6 +37,12 @@ def test_every_figure_is_drawn(results: Path, tmp_path: Path, figure: str) -> No
         assert method.replace("&", "&amp;") in text, method
 
 
+def test_a_method_is_known_by_its_alias(results: Path, tmp_path: Path) -> None:
+    path = tmp_path / "scores.svg"
+    assert plot(results, "scores", path, "--method", "ccp") == 0
+    assert "ccp-c2" in path.read_text() and "hpl-pa" not in path.read_text()
+
+
 def test_the_marks_are_where_the_scores_are(table: Table) -> None:
     axes = draw("selection", Choice(table)).axes[0]
     places = [tuple(points.get_offsets()[0]) for points in axes.collections]  # type: ignore[index]

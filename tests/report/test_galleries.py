@@ -199,7 +199,7 @@ def test_the_command_puts_images_on_the_page_only_when_asked(
     finished: Path, table: Table, tmp_path: Path
 ) -> None:
     pages = []
-    for flags in ([], ["--pictures", "--queries", "1", "--points", "10", "--method", "hpl-pa"]):
+    for flags in ([], ["--pictures", "--queries", "1", "--points", "10", "--method", "hpl"]):
         before = openings(table)
         output = tmp_path / f"{len(flags)}.html"
         assert main(["report", *folders_of(finished), *flags, "--output", str(output)]) == 0
