@@ -122,6 +122,7 @@ class Outcome(Enum):
     """What a table answers."""
 
     YES = "yes"
+    OF_SEARCH = "no: it is ahead where it is almost its base, which only a luckier search explains"
     WORSE = "no, it is worse"
     PERHAPS = "perhaps: it is ahead, but other test classes might reverse that"
     HARDLY = "no: it is behind, though other test classes might reverse that"
@@ -141,11 +142,17 @@ class Answer:
     @property
     def outcome(self) -> Outcome:
         ahead = self.comparison.ahead == self.method
+        shown = Outcome.OF_SEARCH if self._is_almost_the_rival else Outcome.YES
         return {
-            Lead.SHOWN: Outcome.YES if ahead else Outcome.WORSE,
+            Lead.SHOWN: shown if ahead else Outcome.WORSE,
             Lead.NOT_OVER_CLASSES: Outcome.PERHAPS if ahead else Outcome.HARDLY,
             Lead.NOT_SHOWN: Outcome.NOT_SHOWN,
         }.get(self.comparison.lead, Outcome.UNTESTED)
+
+    @property
+    def _is_almost_the_rival(self) -> bool:
+        of_base = self.rival == base_of(self.table, self.method)
+        return of_base and almost_base(self.table.rows[self.method][0])
 
     @property
     def difference(self) -> float:

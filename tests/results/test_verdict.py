@@ -235,7 +235,7 @@ def test_the_text_has_answers_tests_doubts_and_what_is_missing(
     )
 
 
-def test_a_lead_that_was_found_almost_at_the_base_is_doubted(
+def test_a_lead_that_was_found_almost_at_the_base_is_one_of_the_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_scores(tmp_path, "proxyanchor", scores_around(0.40, 0))
@@ -244,6 +244,8 @@ def test_a_lead_that_was_found_almost_at_the_base_is_doubted(
         params = {"coarse_weight": weight}
         put_scores(tmp_path, "hpl-pa", scores_around(0.45, 1), params=params, search=search)
         text = said(tmp_path, capsys)
+        answer = "no: it is ahead where it is almost its base" if doubted else "yes (cub)"
+        assert f"hpl-pa against proxyanchor: {answer}" in text
         assert "hpl-pa is better than proxyanchor" in text
         assert ("hpl-pa (found where it is almost proxyanchor)" in text) == doubted
 
