@@ -142,12 +142,13 @@ class Answer:
     @property
     def outcome(self) -> Outcome:
         ahead = self.comparison.ahead == self.method
-        shown = Outcome.OF_SEARCH if self._is_almost_the_rival else Outcome.YES
-        return {
-            Lead.SHOWN: shown if ahead else Outcome.WORSE,
+        found = {
+            Lead.SHOWN: Outcome.YES if ahead else Outcome.WORSE,
             Lead.NOT_OVER_CLASSES: Outcome.PERHAPS if ahead else Outcome.HARDLY,
             Lead.NOT_SHOWN: Outcome.NOT_SHOWN,
         }.get(self.comparison.lead, Outcome.UNTESTED)
+        leads = found in (Outcome.YES, Outcome.PERHAPS)
+        return Outcome.OF_SEARCH if leads and self._is_almost_the_rival else found
 
     @property
     def _is_almost_the_rival(self) -> bool:
