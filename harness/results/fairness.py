@@ -11,6 +11,9 @@ import numpy as np
 LAST = 5
 # More models than this share that end at the step limit had no time to converge.
 MOST_AT_LIMIT = 0.2
+# More models than this share that were best when they were first validated: the protocol looked too
+# late to choose when to stop.
+MOST_AT_FIRST = 0.5
 
 MAX_STEPS = "max_steps"  # what a model was stopped by, if not by patience
 
@@ -46,3 +49,13 @@ def not_flat(trials: Sequence[Sequence[float] | None]) -> bool:
 def share_at_limit(stopped_by: Sequence[str]) -> float | None:
     """The share of models that ended at the step limit; None without any."""
     return stopped_by.count(MAX_STEPS) / len(stopped_by) if stopped_by else None
+
+
+def share_at_first(models: Sequence[tuple[int, Sequence[int]]]) -> float | None:
+    """The share of models that were best at the first of several validations; None without any.
+
+    Args:
+        models: of each the step of its best weights, and the steps at which it was validated.
+    """
+    several = [(best, steps) for best, steps in models if len(steps) > 1]
+    return sum(best == steps[0] for best, steps in several) / len(several) if several else None

@@ -23,7 +23,7 @@ from harness.results.columns import (
     columns_of,
     in_order,
 )
-from harness.results.fairness import not_flat, share_at_limit, spread
+from harness.results.fairness import not_flat, share_at_first, share_at_limit, spread
 from harness.results.latex import to_latex
 from harness.results.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN, table_lock
 from harness.results.ledger import read_ledger
@@ -126,6 +126,11 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     fold_scores = search.get("validation_folds", [])
     folds = [fold for record in row for fold in record.folds]
     stopped_by = [fold["stopped_by"] for fold in folds if "stopped_by" in fold]
+    validated = [
+        (fold["best_step"], fold["history"]["steps"])
+        for fold in folds
+        if "score" in fold.get("history", {})
+    ]
     asked = search.get("asked", {"trials": 0, "reproductions": 0})
     return {
         "method": label_of(row),
@@ -164,6 +169,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "instances": _mean_instances(folds),
         # A single model is always stopped by steps.
         "at_step_limit": share_at_limit(stopped_by) if last.kind == "reproduction" else None,
+        "at_first_validation": share_at_first(validated),
         **(cost_of(folds) if folds else {}),
     }
 
@@ -221,6 +227,6 @@ def _ranked(frame: pd.DataFrame) -> pd.DataFrame:
     for column in COUNTS:
         frame[column] = frame[column].astype("Int64")
     frame["not_flat"] = frame["not_flat"].astype("boolean")
-    for column in ("at_step_limit", "instances"):
+    for column in ("at_step_limit", "at_first_validation", "instances"):
         frame[column] = frame[column].astype(float)
     return frame

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from harness.results.columns import SAME
-from harness.results.fairness import MOST_AT_LIMIT
+from harness.results.fairness import MOST_AT_FIRST, MOST_AT_LIMIT
 
 FEWEST_INSTANCES = 1.5  # CCP with fewer is its first problem alone
 
@@ -63,6 +63,15 @@ MARKS = (
             "may not have converged."
         ),
         "cut at the step limit",
+    ),
+    Mark(
+        "◁",
+        r"$\triangleleft$",
+        lambda frame: frame["at_first_validation"] > MOST_AT_FIRST,
+        lambda rows: (
+            "most models were best when they were first validated, and may have been better before."
+        ),
+        "best at the first validation",
     ),
     Mark(
         "§",

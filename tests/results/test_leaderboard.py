@@ -116,9 +116,17 @@ def unfair(tmp_path: Path) -> Path:
     flat = {"trial_folds": [[0.2] * 4, somewhere, None, folds], "validation_folds": folds}
     model = make_record().folds[0]
     cut = [{**model, "stopped_by": by} for by in ("max_steps", *["patience"] * 4)]
+
+    def best_at(*places: int) -> list[dict[str, object]]:
+        """Models whose best weights are of their first validation, place 0, or of a later one."""
+        steps = ([200, 300], [100, 200])
+        histories = [{"steps": steps[p], "loss": [1, 1], "score": [0, 0]} for p in places]
+        return [{**one, "history": seen} for one, seen in zip(cut, histories, strict=False)]
+
     bound = {"dimensions": 7, "on_bound": {"alpha": "low"}}
-    put_scores(tmp_path, "unfair", [0.5] * 5, search={**facts, **rising, **bound}, folds=cut[:4])
-    put_scores(tmp_path, "fair", [0.4] * 5, search={**facts, **flat, "dimensions": 3}, folds=cut)
+    early, later = best_at(0, 0, 0, 1), best_at(0, 0, 1, 1, 1)
+    put_scores(tmp_path, "unfair", [0.5] * 5, search={**facts, **rising, **bound}, folds=early)
+    put_scores(tmp_path, "fair", [0.4] * 5, search={**facts, **flat, "dimensions": 3}, folds=later)
     older = [{k: v for k, v in f.items() if k != "stopped_by"} for f in make_record().folds]
     return put_scores(tmp_path, "older", [0.3] * 5, folds=older)
 
@@ -129,7 +137,8 @@ def test_a_table_says_which_rows_had_no_fair_chance(unfair: Path) -> None:
     assert frame["not_flat"].tolist()[:2] == [True, False]
     assert pd.isna(frame.loc["older", "not_flat"])
     assert frame["at_step_limit"].tolist()[:2] == [0.25, 0.2]
-    assert pd.isna(frame.loc["older", "at_step_limit"])
+    assert frame["at_first_validation"].tolist()[:2] == [0.75, 0.4]
+    assert frame.loc["older", ["at_step_limit", "at_first_validation"]].isna().all()
     assert frame.loc["unfair", "validation_sd"] == pytest.approx(0.1 * (4 / 3) ** 0.5)
     written = pd.read_csv(leaderboard.write(leaderboard.build(unfair))[0]).set_index("method")
     assert written["not_flat"].tolist()[:2] == [True, False]
@@ -143,15 +152,16 @@ def test_marks_and_what_they_mean_are_in_every_rendering(
     terminal = capsys.readouterr().out
     markdown = (unfair / "leaderboard.md").read_text()
     for text in (terminal, markdown):
-        assert re.search(r"[|│] unfair † ‡ ↑ ⊣ +[|│]", text)
+        assert re.search(r"[|│] unfair † ‡ ◁ ↑ ⊣ +[|│]", text)
         assert re.search(r"[|│] fair † +[|│]", text) and re.search(r"[|│] older † +[|│]", text)
         for column in ("fold sd", "dimensions", "at limit"):
             assert column in text
     tex = (unfair / "leaderboard.tex").read_text()
-    assert r"unfair $\dagger$ $\ddagger$ $\uparrow$ $\dashv$ & " in tex
+    assert r"unfair $\dagger$ $\ddagger$ $\triangleleft$ $\uparrow$ $\dashv$ & " in tex
     assert r"2 & fair $\dagger$ & " in tex and "fold sd & dim." in tex
     for text in (terminal, markdown, tex.replace(r"\%", "%")):
         assert "more than 20 % of the models ended at the step limit" in text
+        assert "most models were best when they were first validated" in text
         assert "the search was still rising" in text
         assert "a best value lies on an end of its range: unfair (alpha low)." in text
 
