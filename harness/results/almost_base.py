@@ -11,14 +11,15 @@ from harness.results.records import TestRecord
 TIMES = 5
 
 
-def almost_base(record: TestRecord) -> bool:
-    """Whether a lead over the base would be one of the search: the two train almost alike."""
+def almost_base(record: TestRecord) -> str:
+    """The base that the method trains almost as, with these parameters; empty without any."""
     corner = CORNERS.get(record.identity["method"], {})
     ranges = record.search.get("ranges", {})
-    return bool(corner) and all(
+    almost = bool(corner) and all(
         _near(record.params.get(name), value, ranges.get(name, {}).get("log") is True)
         for name, value in corner.items()
     )
+    return record.search.get("base", "") if almost else ""
 
 
 def _near(value: Any, corner: float, log: bool) -> bool:

@@ -64,6 +64,7 @@ BEHIND = {
     ),
     "params": "best parameters, as JSON",
     "on_bound": "parameters whose best value lies on an end of its range, as JSON",
+    "almost_base": "the base that it trains almost as, at its best parameters; empty for others",
     "at_step_limit": "share of the models that ended at the step limit and not by patience",
     "at_first_validation": "share of the models that were best when they were first validated",
     "instances": "how many proxy problems CCP went through, mean over models; empty for others",

@@ -14,6 +14,7 @@ import pandas as pd
 from filelock import FileLock
 
 from harness.metrics.names import EMBEDDINGS, METRICS
+from harness.results.almost_base import almost_base
 from harness.results.columns import (
     BEST,
     COUNTS,
@@ -151,6 +152,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "trials_pruned": search.get("pruned", 0) if searched else None,
         "not_flat": not_flat(trial_folds) if trial_folds and search.get("dimensions") else None,
         "params": json.dumps(last.params, sort_keys=True),
+        "almost_base": almost_base(last),
         "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
         "test_openings": openings[identity["method"]],
         "queries": last.queries,

@@ -40,6 +40,11 @@ def _bounds(rows: pd.DataFrame) -> str:
     return f"a best value lies on an end of its range: {', '.join(found)}."
 
 
+def _almost(rows: pd.DataFrame) -> str:
+    found = [f"{m} ({base})" for m, base in zip(rows["method"], rows["almost_base"], strict=True)]
+    return f"at its best values it trains almost as its base does: {', '.join(found)}."
+
+
 MARKS = (
     Mark(
         "≈",
@@ -98,6 +103,13 @@ MARKS = (
         lambda frame: frame["on_bound"] != "{}",
         _bounds,
         "best values on the ends of their ranges",
+    ),
+    Mark(
+        "≡",
+        r"$\equiv$",
+        lambda frame: frame["almost_base"] != "",
+        _almost,
+        "best where it is almost its base",
     ),
 )
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import HarnessError, unknown
-from harness.results.almost_base import almost_base
 from harness.results.compare import Comparison, Lead, compare_pairs
 from harness.results.layout import STORED, find_tables
 from harness.results.leaderboard import frame_of
@@ -58,10 +57,7 @@ class JudgedTable:
 
     def doubts(self, method: str) -> list[str]:
         """Why its row may show less than the method can do, or more."""
-        reasons = doubts(self.frame.loc[[method]].reset_index())
-        if almost_base(self.rows[method][0]):
-            reasons.append(f"found where it is almost {base_of(self, method) or 'its base'}")
-        return reasons
+        return doubts(self.frame.loc[[method]].reset_index())
 
 
 def find_stored(results: Path, against: str | None) -> Path | None:
@@ -148,12 +144,8 @@ class Answer:
             Lead.NOT_SHOWN: Outcome.NOT_SHOWN,
         }.get(self.comparison.lead, Outcome.UNTESTED)
         leads = found in (Outcome.YES, Outcome.PERHAPS)
-        return Outcome.OF_SEARCH if leads and self._is_almost_the_rival else found
-
-    @property
-    def _is_almost_the_rival(self) -> bool:
-        of_base = self.rival == base_of(self.table, self.method)
-        return of_base and almost_base(self.table.rows[self.method][0])
+        almost = self.table.frame["almost_base"][self.method] == self.rival
+        return Outcome.OF_SEARCH if leads and almost else found
 
     @property
     def difference(self) -> float:

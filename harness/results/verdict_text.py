@@ -37,8 +37,7 @@ HOW_TO_READ = (
     f"their seeds (t-test, Holm over all questions below, {100 * LEVEL:.0f} %), and over draws of "
     f"other test classes (bootstrap, 95 % interval). Below {MIN_PAIRS} shared reproductions "
     "nothing is claimed. Neither test covers the search: all reproductions of a row share the "
-    "parameters that one search found. Reasons to doubt a row are those that its table marks, and "
-    "that a method was best where a step of it is almost its base's: then it is the same method."
+    "parameters that one search found. Reasons to doubt a row are those that its table marks."
 )
 
 DIGITS = 10  # of a commit

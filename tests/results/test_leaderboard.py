@@ -166,6 +166,17 @@ def test_marks_and_what_they_mean_are_in_every_rendering(
         assert "a best value lies on an end of its range: unfair (alpha low)." in text
 
 
+def test_a_method_that_ended_at_its_base_says_so(tmp_path: Path) -> None:
+    ranges = {"coarse_weight": {"low": 1e-3, "high": 1.0, "log": True}}
+    search = {**make_record().search, "base": "proxyanchor", "ranges": ranges}
+    table = put_scores(tmp_path, "hpl-pa", [0.5], params={"coarse_weight": 2e-3}, search=search)
+    put_scores(tmp_path, "hpl-nca", [0.4], params={"coarse_weight": 0.5}, search=search)
+    assert frame_of(table)["almost_base"].tolist() == ["proxyanchor", ""]
+    markdown = rendering.to_markdown(leaderboard.build(table).frame)
+    assert "| hpl-pa † ≡ |" in markdown and "| hpl-nca † |" in markdown
+    assert "it trains almost as its base does: hpl-pa (proxyanchor)." in markdown
+
+
 def test_a_single_model_is_not_blamed_for_its_steps(tmp_path: Path) -> None:
     folds = [{**make_record().folds[0], "stopped_by": "max_steps"}]
     changes = {"dims": {"concatenated": 512}, "separated": [], "folds": folds, "per_class": {}}
