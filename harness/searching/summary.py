@@ -20,6 +20,9 @@ from harness.searching.samplers import on_bound
 # Fewer say nothing of what matters.
 TRIALS_FOR_IMPORTANCE = 10
 
+# Of a trial that ended as it should.
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+
 
 @dataclass(frozen=True)
 class SearchSummary:
@@ -83,8 +86,7 @@ def trials_of(study: optuna.Study) -> list[FrozenTrial]:
     trials = study.get_trials(deepcopy=False)
     lengths = Counter(len(t.user_attrs.get("folds", ())) for t in trials if _is_complete(t))
     usual = lengths.most_common(1)[0][0] if lengths else 0
-    ended = (TrialState.COMPLETE, TrialState.PRUNED)
-    return [t for t in trials if t.state not in ended or not _lacks_scores(t, usual)]
+    return [t for t in trials if t.state not in DONE or not _lacks_scores(t, usual)]
 
 
 def _is_complete(trial: FrozenTrial) -> bool:
@@ -99,9 +101,13 @@ def _lacks_scores(trial: FrozenTrial, folds: int) -> bool:
 
 
 def latest(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Of each place in the search its newest trial, which alone says what became of it."""
+    """Of each place in the search the trial that alone says what became of it.
+
+    The newest, unless an earlier one was done: a worker that lost the database while it claimed a
+    trial may have taken, and left, one that another had taken.
+    """
     by_place: dict[int, FrozenTrial] = {}
-    for trial in sorted(trials, key=lambda trial: trial.number):
+    for trial in sorted(trials, key=lambda trial: (trial.state in DONE, trial.number)):
         # One without a place is not ours to replace.
         by_place[trial.user_attrs.get("index", -1 - trial.number)] = trial
     return [by_place[place] for place in sorted(by_place)]
@@ -119,8 +125,7 @@ def is_abandoned(trial: FrozenTrial) -> bool:
 
 def spent(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Those that count, in the order of the search: complete, pruned, or failed with a reason."""
-    done = (TrialState.COMPLETE, TrialState.PRUNED)
-    return [trial for trial in latest(trials) if trial.state in done or has_failed(trial)]
+    return [trial for trial in latest(trials) if trial.state in DONE or has_failed(trial)]
 
 
 def _less_error(trials: Sequence[FrozenTrial]) -> list[float]:

@@ -15,7 +15,7 @@ from conftest import QUICK, study_of, unit_of
 from filelock import FileLock
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from harness import registry
 from harness.config import RunConfig
@@ -166,6 +166,25 @@ def test_a_living_worker_keeps_its_trial_and_a_dead_one_loses_it(
         assert opened.claim(alive) is None
     states = [trial.state for trial in opened.optuna.get_trials()]
     assert states == [TrialState.RUNNING, TrialState.FAIL, TrialState.RUNNING]
+
+
+def test_a_trial_that_is_done_is_not_run_again_for_one_that_was_begun_twice(
+    config: RunConfig, objective: SimpleNamespace
+) -> None:
+    """As after a restart of the database between the lock of a claim and the claim itself."""
+    opened = study_of(build_experiment(config.updated({"trials": 2})))
+    with opened.storage.joined() as worker:
+        first = opened.claim(worker)
+        assert first is not None
+        attributes = {"index": first.index, "worker": "long-gone"}
+        twice = create_trial(state=TrialState.RUNNING, user_attrs=attributes)
+        opened.storage.optuna.create_new_trial(opened._id, template_trial=twice)
+        opened.finish(first, TrialState.COMPLETE, 0.5, folds=[0.5] * 4)
+        second = opened.claim(worker)
+        assert second is not None and second.index == first.index + 1
+        opened.finish(second, TrialState.COMPLETE, 0.4, folds=[0.4] * 4)
+        assert opened.claim(worker) is None
+    assert [index_of(trial) for trial in opened.counted()] == [0, 1]
 
 
 def test_a_trial_taken_over_keeps_its_parameters_whatever_was_learned_since(
