@@ -36,13 +36,12 @@ def embed(
     options.check_output(output, ".npz")
     flags = {name: value for name, value in locals().items() if name not in ("dataset", "protocol")}
     values = options.read_values(None, None, {**flags, "trunk": None})
-    from harness.registry import full_name
     from harness.results.compare import find_table
     from harness.results.rows import label_of, read_rows
 
     folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)
     rows = {label_of(row): row for row in read_rows(folder, [])}
-    name = method if method in rows else full_name(method)
+    (name,) = options.rows_named([method], rows)
     if name not in rows:
         raise unknown("method", method, rows, f"these have records in {folder}")
     records = {record.repetition: record for record in rows[name]}
