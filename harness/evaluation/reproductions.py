@@ -128,6 +128,7 @@ def _find_jobs(
 
 def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> SearchFacts:
     """What records say of the search that chose the parameters."""
+    base = experiment.method.base
     sampler, trials = sampler_of(experiment), experiment.protocol.trials
     if sampler == "grid" or not space:
         trials = min(trials, grid_size(space))
@@ -144,7 +145,8 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
         "trial_scores": list(summary.trial_scores),
         "trial_folds": [None if folds is None else list(folds) for folds in summary.trial_folds],
         "space": experiment.config.space,
-        "base": experiment.method.base.name if experiment.method.base else "",
+        "base": base.name if base else "",
+        "corner": dict(base.corner) if base else {},
         "select": experiment.config.select,
         "trial_params": {
             name: [_short(params.get(name)) for params in summary.trial_params] for name in space

@@ -90,6 +90,7 @@ class SearchFacts(TypedDict, total=False):
         on_bound: parameter -> the end of its range that the selected value lies on.
         space: which of the method's spaces; empty for its own.
         base: the method that the searched one adds something to; empty without any.
+        corner: values of its own parameters at which it trains almost as its base does.
         select: how a trial was selected: by its mean over folds, or by "mean-se".
         trial_params: parameter -> its value in every trial, by index, to 5 digits.
         trial_seconds: of training and validation in every trial; None if it failed.
@@ -110,6 +111,7 @@ class SearchFacts(TypedDict, total=False):
     sampler: str
     space: str
     base: str
+    corner: dict[str, Plain]
     select: str
     asked: Asked
     trial_params: dict[str, list[Plain]]

@@ -175,6 +175,7 @@ def test_records_keep_the_course_of_the_search_and_of_each_training(
         assert list(kept) == [pytest.approx(entry, rel=1e-4) for entry in fold.history]
         assert facts["hook"]["events"]["new proxies"]
     search = record.search
+    assert search["corner"] == {"batch_share": 1.0, "reference_weight": 1e-5}
     best = search["best_trial"]
     assert set(search["trial_params"]) == set(search["ranges"]) <= set(record.params)
     for name, values in search["trial_params"].items():

@@ -87,6 +87,13 @@ def test_a_method_is_almost_its_base_where_all_of_its_own_parameters_are(
     assert almost_base(record) == ("its base" if almost else "")
 
 
+def test_a_loss_of_ones_own_says_itself_where_it_is_almost_its_base() -> None:
+    search = {"base": "c2", "corner": {"weight": 0.01}, "ranges": {"weight": LOG}}
+    for weight, almost in ((0.002, "c2"), (0.06, "")):
+        record = make_record("mine", params={"weight": weight}, search=search)
+        assert almost_base(record) == almost
+
+
 def test_every_method_is_old_or_proposed_or_a_control_of_a_proposed_one() -> None:
     """A base that is left out would be missing from what the papers must beat."""
     assert {method.name for method in baselines.METHODS} <= set(OLD)
