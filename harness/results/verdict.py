@@ -55,6 +55,18 @@ class JudgedTable:
         scores = [record.scores["concatenated"][metric] for record in self.rows[method]]
         return mean_and_interval(scores)
 
+    def search_luck(self) -> list[tuple[str, str, float]]:
+        """Rows that train almost as their base does, that base, and how far apart both ended.
+
+        These are two searches of almost one method: how far apart they end is luck.
+        """
+        bases = self.frame["almost_base"]
+        return [
+            (method, base, abs(self.score(method) - self.score(base)))
+            for method in self.trained
+            if (base := bases[method]) in self.rows
+        ]
+
     def doubts(self, method: str) -> list[str]:
         """Why its row may show less than the method can do, or more."""
         return doubts(self.frame.loc[[method]].reset_index())

@@ -124,7 +124,22 @@ def _tables(verdict: Verdict) -> list[str]:
                 for commit, rows in commits.items()
             ]
             lines.append(f"Rows of {table.dataset} by commit of the code: {'; '.join(of_each)}.")
-    return list(map(markdown_text, lines))
+    return list(map(markdown_text, [*lines, *_luck(verdict.tables)]))
+
+
+def _luck(tables: Sequence[JudgedTable]) -> list[str]:
+    """What another search would change, where rows tell."""
+    by_pair: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for table in tables:
+        for method, base, points in table.search_luck():
+            by_pair[method, base].append(f"by {percent(points)} points on {table.dataset}")
+    if not by_pair:
+        return []
+    differ = [f"{method} and {base} differ {_listed(by)}" for (method, base), by in by_pair.items()]
+    return [
+        f"Searches of almost the same loss: {'; '.join(differ)}. Differences that are not larger "
+        "may be those of two searches, whatever the tests say."
+    ]
 
 
 def _in_short(claim: Claim) -> str:
@@ -340,6 +355,7 @@ def _standing(standing: Standing) -> list[str]:
             unknown = f"Against {role}: not answered, there are no records of {rival}."
             lines.append(_item(unknown))
     lines += [line.strip() for line in _doubts(table, method)]
+    lines += [_item(line) for line in _luck([table])]
     return [*lines, "", *markdown_table(_against_all(standing))]
 
 

@@ -255,6 +255,10 @@ def test_a_lead_that_was_found_almost_at_the_base_is_one_of_the_search(
         assert f"hpl-pa against proxyanchor: {answer}" in text
         assert "hpl-pa is better than proxyanchor" in text
         assert ("hpl-pa (best where it is almost its base)" in text) == doubted
+        apart = 5 + 100 * np.mean(NOISE[1] - NOISE[0])
+        luck = f"hpl-pa and proxyanchor differ by {apart:.2f} points on cub. Differences that are"
+        for of in ([], ["hpl-pa"], ["proxyanchor"]):
+            assert (luck in said(tmp_path, capsys, *of)) == doubted
 
 
 def test_what_is_left_of_a_papers_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
