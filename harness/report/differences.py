@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from harness.report.table import Table
 from harness.results.compare import Comparison, Lead, compare_rows, in_words, spell_p
 from harness.results.ranks import Ranks, grouped, rank
+from harness.results.search_luck import luck_in_words
 
 METRIC = "map_at_r"
 
 # Of a lead that was tested.
-VERDICTS = {Lead.SHOWN: "real", Lead.NOT_OVER_CLASSES: "seeds", Lead.NOT_SHOWN: "open"}
+VERDICTS = {
+    Lead.SHOWN: "real",
+    Lead.OF_SEARCH: "luck",
+    Lead.NOT_OVER_CLASSES: "seeds",
+    Lead.NOT_SHOWN: "open",
+}
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,8 @@ class Difference:
 
     Attributes:
         text: in points of MAP@R, the row minus the column.
-        verdict: "real", "seeds" (other test classes might reverse it), "open" or "unknown".
+        verdict: "real", "luck" (of the searches), "seeds" (other test classes might reverse it),
+            "open" or "unknown".
         words: the whole of it.
     """
 
@@ -32,12 +39,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All pairs of a table; None on and below the diagonal."""
+    """All pairs of a table.
+
+    Attributes:
+        cells: None on and below the diagonal.
+        luck: what searches of almost one method differ by, in words; empty without any.
+    """
 
     methods: list[str]
     cells: list[list[Difference | None]]
     real: int
     pairs: int
+    luck: str
 
 
 def matrix(table: Table) -> Matrix | None:
@@ -55,7 +68,8 @@ def matrix(table: Table) -> Matrix | None:
         for i, row in enumerate(methods)
     ]  # fmt: skip
     verdicts = [cell.verdict for line in cells for cell in line if cell is not None]
-    return Matrix(methods, cells, verdicts.count("real"), len(verdicts))
+    luck = luck_in_words([(table.dataset, table.rows)])
+    return Matrix(methods, cells, verdicts.count("real"), len(verdicts), luck)
 
 
 def _cell(comparison: Comparison, row: str) -> Difference:

@@ -17,6 +17,7 @@ from harness.results.layout import find_tables, fits, label_of_dataset, table_na
 from harness.results.ranks import Ranks, rank_scores
 from harness.results.records import TEST_SELECTED, TestRecord
 from harness.results.rows import Row, label_of, read_rows, run_of
+from harness.results.search_luck import almost_one
 from harness.results.stats import (
     LEVEL,
     MIN_PAIRS,
@@ -33,6 +34,7 @@ class Lead(Enum):
     UNPAIRED = "no reproduction is shared"
     TOO_FEW = "over too few reproductions to say"
     NOT_SHOWN = "other seeds might reverse it"
+    OF_SEARCH = "one is almost the other: it is luck of two searches"
     NOT_OVER_CLASSES = "other seeds would hardly reverse it, other test classes might"
     SHOWN = "neither other seeds nor other test classes would reverse it"
 
@@ -48,6 +50,7 @@ class Comparison:
         classes: 95 % interval of the concatenated difference over draws of test classes; None
             where records keep no such scores of the classes.
         tests: how many comparisons the p-values are corrected for.
+        almost_one: one is the base of the other, which was best where it is almost that.
     """
 
     dataset: str
@@ -58,6 +61,7 @@ class Comparison:
     separated: Paired
     classes: tuple[float, float] | None
     tests: int = 1
+    almost_one: bool = False
 
     @property
     def lead(self) -> Lead:
@@ -67,6 +71,8 @@ class Comparison:
             return Lead.TOO_FEW
         if self.concatenated.t_test >= LEVEL:
             return Lead.NOT_SHOWN
+        if self.almost_one:
+            return Lead.OF_SEARCH
         if self.classes is not None and self.classes[0] > 0:
             return Lead.SHOWN
         return Lead.NOT_OVER_CLASSES
@@ -196,6 +202,7 @@ def _compare_two(pair: _Pair, metric: str) -> Comparison:
         concatenated=paired([_score(a, metric) - _score(b, metric) for a, b in pair.runs]),
         separated=_over_folds(pair.runs, metric),
         classes=None,
+        almost_one=almost_one(pair.ahead, pair.behind),
     )
 
 
@@ -279,6 +286,11 @@ def in_words(comparison: Comparison) -> str:
         return (
             f"No difference between {c.ahead} and {c.behind} is shown: {c.ahead} is ahead {lead} "
             f"{facts}"
+        )
+    if c.lead is Lead.OF_SEARCH:
+        return (
+            f"{c.ahead} is ahead of {c.behind} {lead}, but one is almost the other at its best "
+            f"values: of two searches of the same loss one was luckier {facts}"
         )
     if c.lead is Lead.NOT_OVER_CLASSES:
         return (

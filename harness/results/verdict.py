@@ -55,18 +55,6 @@ class JudgedTable:
         scores = [record.scores["concatenated"][metric] for record in self.rows[method]]
         return mean_and_interval(scores)
 
-    def search_luck(self) -> list[tuple[str, str, float]]:
-        """Rows that train almost as their base does, that base, and how far apart both ended.
-
-        These are two searches of almost one method: how far apart they end is luck.
-        """
-        bases = self.frame["almost_base"]
-        return [
-            (method, base, abs(self.score(method) - self.score(base)))
-            for method in self.trained
-            if (base := bases[method]) in self.rows
-        ]
-
     def doubts(self, method: str) -> list[str]:
         """Why its row may show less than the method can do, or more."""
         return doubts(self.frame.loc[[method]].reset_index())
@@ -130,7 +118,7 @@ class Outcome(Enum):
     """What a table answers."""
 
     YES = "yes"
-    OF_SEARCH = "no: it is ahead where it is almost its base, which only a luckier search explains"
+    OF_SEARCH = "no: one is almost the other, and what they differ by is luck of two searches"
     WORSE = "no, it is worse"
     PERHAPS = "perhaps: it is ahead, but other test classes might reverse that"
     HARDLY = "no: it is behind, though other test classes might reverse that"
@@ -150,14 +138,12 @@ class Answer:
     @property
     def outcome(self) -> Outcome:
         ahead = self.comparison.ahead == self.method
-        found = {
+        return {
             Lead.SHOWN: Outcome.YES if ahead else Outcome.WORSE,
+            Lead.OF_SEARCH: Outcome.OF_SEARCH,
             Lead.NOT_OVER_CLASSES: Outcome.PERHAPS if ahead else Outcome.HARDLY,
             Lead.NOT_SHOWN: Outcome.NOT_SHOWN,
         }.get(self.comparison.lead, Outcome.UNTESTED)
-        leads = found in (Outcome.YES, Outcome.PERHAPS)
-        almost = self.table.frame["almost_base"][self.method] == self.rival
-        return Outcome.OF_SEARCH if leads and almost else found
 
     @property
     def difference(self) -> float:

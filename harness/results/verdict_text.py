@@ -17,6 +17,7 @@ from harness.results.layout import spec_of_label
 from harness.results.published import find_folder
 from harness.results.ranks import Ranks, grouped, rank
 from harness.results.rendering import markdown_table, percent
+from harness.results.search_luck import luck_in_words
 from harness.results.stats import LEVEL, MIN_PAIRS
 from harness.results.verdict import (
     Answer,
@@ -124,22 +125,8 @@ def _tables(verdict: Verdict) -> list[str]:
                 for commit, rows in commits.items()
             ]
             lines.append(f"Rows of {table.dataset} by commit of the code: {'; '.join(of_each)}.")
-    return list(map(markdown_text, [*lines, *_luck(verdict.tables)]))
-
-
-def _luck(tables: Sequence[JudgedTable]) -> list[str]:
-    """What another search would change, where rows tell."""
-    by_pair: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for table in tables:
-        for method, base, points in table.search_luck():
-            by_pair[method, base].append(f"by {percent(points)} points on {table.dataset}")
-    if not by_pair:
-        return []
-    differ = [f"{method} and {base} differ {_listed(by)}" for (method, base), by in by_pair.items()]
-    return [
-        f"Searches of almost the same loss: {'; '.join(differ)}. Differences that are not larger "
-        "may be those of two searches, whatever the tests say."
-    ]
+    lines.append(luck_in_words((table.dataset, table.rows) for table in verdict.tables))
+    return [markdown_text(line) for line in lines if line]
 
 
 def _in_short(claim: Claim) -> str:
@@ -355,7 +342,8 @@ def _standing(standing: Standing) -> list[str]:
             unknown = f"Against {role}: not answered, there are no records of {rival}."
             lines.append(_item(unknown))
     lines += [line.strip() for line in _doubts(table, method)]
-    lines += [_item(line) for line in _luck([table])]
+    if luck := luck_in_words([(table.dataset, table.rows)]):
+        lines.append(_item(luck))
     return [*lines, "", *markdown_table(_against_all(standing))]
 
 

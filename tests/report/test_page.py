@@ -196,6 +196,25 @@ def test_a_lead_within_noise_is_not_called_real(tmp_path: Path) -> None:
     assert found.cells[0][1].verdict == "open" and found.real == 0
 
 
+@pytest.mark.parametrize("ahead", ["hpl-pa", "proxyanchor"])
+def test_two_searches_of_almost_one_loss_are_not_called_really_different(
+    tmp_path: Path, ahead: str
+) -> None:
+    ranges = {"coarse_weight": {"low": 1e-3, "high": 1.0, "log": True}}
+    search = {**make_record().search, "base": "proxyanchor", "ranges": ranges}
+    low = [0.5, 0.51, 0.52, 0.53, 0.54]
+    high = [score + 0.1 for score in low]
+    put_scores(tmp_path, "proxyanchor", high if ahead == "proxyanchor" else low)
+    scores = high if ahead == "hpl-pa" else low
+    params = {"coarse_weight": 1e-3}
+    folder = put_scores(tmp_path, "hpl-pa", scores, params=params, search=search)
+    found = matrix(table_in(folder))
+    assert found is not None and found.cells[0][1] is not None
+    assert found.cells[0][1].verdict == "luck" and found.real == 0
+    assert "one is almost the other" in found.cells[0][1].words
+    assert "hpl-pa and proxyanchor differ by 10.00 points" in found.luck
+
+
 def test_nobody_is_called_the_best_from_too_few_reproductions(
     tmp_path: Path, results: Path
 ) -> None:

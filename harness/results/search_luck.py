@@ -1,0 +1,42 @@
+"""What the luck of a search can do: seen where two searches of almost one method are in a table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from harness.results.almost_base import almost_base
+from harness.results.rows import Row, label_of
+
+
+def almost_one(one: Row, other: Row) -> bool:
+    """Whether one of two rows is the base of the other, which was best where it is almost that."""
+    return label_of(other) == almost_base(one[-1]) or label_of(one) == almost_base(other[-1])
+
+
+def luck_in_words(tables: Iterable[tuple[str, Mapping[str, Row]]]) -> str:
+    """How far apart such searches ended; empty without any.
+
+    Args:
+        tables: data set and rows by name.
+    """
+    apart: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for dataset, rows in tables:
+        for method, row in rows.items():
+            base = almost_base(row[-1])
+            if base in rows:
+                points = 100 * abs(_mean(row) - _mean(rows[base]))
+                apart[method, base].append(f"by {points:.2f} points of MAP@R on {dataset}")
+    if not apart:
+        return ""
+    pairs = [f"{method} and {base} differ {', '.join(by)}" for (method, base), by in apart.items()]
+    return (
+        f"Searches of almost the same loss: {'; '.join(pairs)}. Differences that are not larger "
+        "may be those of two searches, whatever the tests say."
+    )
+
+
+def _mean(row: Row) -> float:
+    return float(np.mean([record.scores["concatenated"]["map_at_r"] for record in row]))
