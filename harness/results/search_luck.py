@@ -24,11 +24,8 @@ def luck_in_words(tables: Iterable[tuple[str, Mapping[str, Row]]]) -> str:
     """
     apart: dict[tuple[str, str], list[str]] = defaultdict(list)
     for dataset, rows in tables:
-        for method, row in rows.items():
-            base = almost_base(row[-1])
-            if base in rows:
-                points = 100 * abs(_mean(row) - _mean(rows[base]))
-                apart[method, base].append(f"by {points:.2f} points of MAP@R on {dataset}")
+        for pair, difference in _apart(rows).items():
+            apart[pair].append(f"by {100 * difference:.2f} points of MAP@R on {dataset}")
     if not apart:
         return ""
     pairs = [f"{method} and {base} differ {', '.join(by)}" for (method, base), by in apart.items()]
@@ -36,6 +33,21 @@ def luck_in_words(tables: Iterable[tuple[str, Mapping[str, Row]]]) -> str:
         f"Searches of almost the same loss: {'; '.join(pairs)}. Differences that are not larger "
         "may be those of two searches, whatever the tests say."
     )
+
+
+def largest_luck(rows: Mapping[str, Row]) -> float:
+    """The most that two such searches differ by; 0 where there are none."""
+    return max(_apart(rows).values(), default=0.0)
+
+
+def _apart(rows: Mapping[str, Row]) -> dict[tuple[str, str], float]:
+    """Method and base -> what they differ by."""
+    bases = {method: almost_base(row[-1]) for method, row in rows.items()}
+    return {
+        (method, base): abs(_mean(rows[method]) - _mean(rows[base]))
+        for method, base in bases.items()
+        if base in rows
+    }
 
 
 def _mean(row: Row) -> float:

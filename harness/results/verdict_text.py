@@ -17,7 +17,7 @@ from harness.results.layout import spec_of_label
 from harness.results.published import find_folder
 from harness.results.ranks import Ranks, grouped, rank
 from harness.results.rendering import markdown_table, percent
-from harness.results.search_luck import luck_in_words
+from harness.results.search_luck import largest_luck, luck_in_words
 from harness.results.stats import LEVEL, MIN_PAIRS
 from harness.results.verdict import (
     Answer,
@@ -191,8 +191,17 @@ def _missing_from(claims: Iterable[Claim]) -> dict[JudgedTable, list[str]]:
 def _answer(answer: Answer) -> list[str]:
     return [
         f"- **{_said(answer)}** {_in_words(answer)}",
+        *_within_luck(answer),
         *_doubts(answer.table, answer.method, answer.rival),
     ]
+
+
+def _within_luck(answer: Answer) -> list[str]:
+    """That what both tests call a difference may still be one of the searches."""
+    shown = answer.outcome in (Outcome.YES, Outcome.WORSE)
+    if not shown or abs(answer.difference) > largest_luck(answer.table.rows):
+        return []
+    return [f"  {_item('No more than what two searches of almost one loss differ by here.')}"]
 
 
 def _in_words(answer: Answer) -> str:

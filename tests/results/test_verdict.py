@@ -261,6 +261,22 @@ def test_a_lead_that_was_found_almost_at_the_base_is_one_of_the_search(
             assert (luck in said(tmp_path, capsys, *of)) == doubted
 
 
+def test_a_lead_within_the_luck_of_a_search_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two searches of one loss are five points apart; ProxyNCA++ leads by three, then by seven."""
+    search = {**make_record().search, "base": "proxyanchor", "ranges": {"coarse_weight": LOG}}
+    put_scores(tmp_path, "proxyanchor", scores_around(0.40))
+    params = {"coarse_weight": 1e-3}
+    put_scores(tmp_path, "hpl-pa", scores_around(0.45), params=params, search=search)
+    put_scores(tmp_path, "proxynca", scores_around(0.30))
+    for score, within in ((0.33, True), (0.37, False)):
+        put_scores(tmp_path, "proxynca++", scores_around(score, 1))
+        text = said(tmp_path, capsys)
+        assert "**Yes.** proxynca++ is better than proxynca" in text
+        assert ("No more than what two searches of almost one loss differ by" in text) == within
+
+
 def test_what_is_left_of_a_papers_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CCP's supplement has 26.47 and 28.02; ProxyNCA++'s Table 3 59.3 and 72.2 of Recall@1."""
     put_scores(tmp_path, "c2", [0.25] * RUNS)
