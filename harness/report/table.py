@@ -15,7 +15,7 @@ from harness.results.classes import read_test_classes
 from harness.results.layout import LEDGER, find_tables
 from harness.results.ledger import Opening, read_ledger
 from harness.results.records import FoldFacts, SearchFacts, TestRecord
-from harness.results.rows import Row, label_of, newest_of
+from harness.results.rows import Row, label_of, mean_score, newest_of
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ class Table:
 
     def score(self, method: str) -> float:
         """MAP@R of the concatenated embeddings, mean over reproductions."""
-        scores = [record.scores["concatenated"]["map_at_r"] for record in self.rows[method]]
-        return float(np.mean(scores))
+        return mean_score(self.rows[method])
 
     @property
     def ledger(self) -> list[Opening]:

@@ -16,7 +16,7 @@ from harness.metrics.names import EMBEDDINGS, METRICS, title_of
 from harness.results.layout import find_tables, fits, label_of_dataset, table_name
 from harness.results.ranks import Ranks, rank_scores
 from harness.results.records import TEST_SELECTED, TestRecord
-from harness.results.rows import Row, label_of, read_rows, run_of
+from harness.results.rows import Row, label_of, mean_score, read_rows, run_of
 from harness.results.search_luck import almost_one
 from harness.results.stats import (
     LEVEL,
@@ -124,10 +124,7 @@ def compare(
     check_asked(methods, metric)
     rows = [_rows(table, methods, problems, full_name) for table in tables]
     comparisons = compare_rows([list(by_name.values()) for by_name in rows], metric)
-    means = [
-        [float(np.mean([_score(r, metric) for r in row])) for row in by_name.values()]
-        for by_name in rows
-    ]
+    means = [[mean_score(row, metric) for row in by_name.values()] for by_name in rows]
     return comparisons, rank_scores(list(rows[0]), means)
 
 

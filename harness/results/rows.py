@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from harness.metrics.names import METRICS
 from harness.results.layout import find_records
 from harness.results.records import (
     TEST_SELECTED,
@@ -97,6 +100,11 @@ def label_of(row: Row) -> str:
     if first.kind == TEST_SELECTED:
         return f"{method} ({TEST_SELECTED})"
     return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
+
+
+def mean_score(row: Row, metric: str = METRICS[0]) -> float:
+    """Of the concatenated embeddings, over the reproductions."""
+    return float(np.mean([record.scores["concatenated"][metric] for record in row]))
 
 
 def key_of(record: AnyRecord) -> str:

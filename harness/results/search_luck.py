@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 from harness.results.almost_base import almost_base
-from harness.results.rows import Row, label_of
+from harness.results.rows import Row, label_of, mean_score
 
 
 def almost_one(one: Row, other: Row) -> bool:
@@ -44,11 +42,7 @@ def _apart(rows: Mapping[str, Row]) -> dict[tuple[str, str], float]:
     """Method and base -> what they differ by."""
     bases = {method: almost_base(row[-1]) for method, row in rows.items()}
     return {
-        (method, base): abs(_mean(rows[method]) - _mean(rows[base]))
+        (method, base): abs(mean_score(rows[method]) - mean_score(rows[base]))
         for method, base in bases.items()
         if base in rows
     }
-
-
-def _mean(row: Row) -> float:
-    return float(np.mean([record.scores["concatenated"]["map_at_r"] for record in row]))
