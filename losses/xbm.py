@@ -216,8 +216,6 @@ def _method(pair_loss: str) -> Method:
     base = PAIR_LOSSES[pair_loss]
     build = partial(build_loss, pair_loss=pair_loss)
     presets = _presets(pair_loss)
-    # A memory from the first step on, so that the corner is of a run that has one.
-    corner = {"memory_weight": 1e-3, "memory_size": MEMORY_SIZES["cub"][0], "start": 0}
     return Method(
         name=f"{pair_loss}-xbm",
         paper="Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020",
@@ -226,7 +224,7 @@ def _method(pair_loss: str) -> Method:
         space=partial(space, pair_loss=pair_loss),
         presets=presets,
         normalizer="ball",
-        base=Base(base.alone, corner=corner),
+        base=Base(base.alone, corner={"memory_weight": 1e-3}),
         spaces={"paper": NamedSpace(partial(paper_space, pair_loss=pair_loss), presets)},
     )
 

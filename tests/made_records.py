@@ -60,19 +60,21 @@ def make_record(
     return TestRecord(**{**values, **changes})
 
 
-def put(results: Path, record: TestRecord) -> Path:
+def put(results: Path, record: TestRecord, digest: str = "abc") -> Path:
     """Write a record where an evaluation would; returns the file."""
     identity = record.identity
     table = table_path(str(identity["protocol"]["name"]), identity["dataset"], identity["trunk"])
-    path = record_path(results / table, identity["method"], "abc", record.repetition)
+    path = record_path(results / table, identity["method"], digest, record.repetition)
     record.write(path)
     return path
 
 
-def put_scores(results: Path, method: str, scores: Sequence[float], **changes: Any) -> Path:
+def put_scores(
+    results: Path, method: str, scores: Sequence[float], digest: str = "abc", **changes: Any
+) -> Path:
     """One record per score, as reproductions 1, 2, ...; returns the folder of their table."""
     for repetition, score in enumerate(scores, start=1):
-        path = put(results, make_record(method, repetition, score, **changes))
+        path = put(results, make_record(method, repetition, score, **changes), digest)
     return path.parent.parent.parent
 
 

@@ -110,6 +110,8 @@ def print_summary(summary: SearchSummary) -> None:
     for name, end in summary.on_bound.items():
         value = short(summary.best_params[name])
         say(f"  note: {name}={value} lies on the {end} end of its range; consider a wider one")
+    if summary.almost_base:
+        say(f"  note: with these values it trains almost as {summary.almost_base}, its base, does")
     if summary.importance:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.importance.items())
         say(f"  importance: {shares}")

@@ -23,7 +23,7 @@ from harness.results.classes import note_test_classes
 from harness.results.records import SearchFacts, rounded
 from harness.searching.found import FILTERS, find_searches
 from harness.searching.samplers import ends_of, grid_size
-from harness.searching.study import check_measures, sampler_of, stored_space
+from harness.searching.study import base_facts, check_measures, sampler_of, stored_space
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable
 from harness.system.progress import Begun, Event, Listener, ModelEnded, ignore
@@ -128,7 +128,6 @@ def _find_jobs(
 
 def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> SearchFacts:
     """What records say of the search that chose the parameters."""
-    base = experiment.method.base
     sampler, trials = sampler_of(experiment), experiment.protocol.trials
     if sampler == "grid" or not space:
         trials = min(trials, grid_size(space))
@@ -145,8 +144,7 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
         "trial_scores": list(summary.trial_scores),
         "trial_folds": [None if folds is None else list(folds) for folds in summary.trial_folds],
         "space": experiment.config.space,
-        "base": base.name if base else "",
-        "corner": dict(base.corner) if base else {},
+        **base_facts(experiment.method),
         "select": experiment.config.select,
         "trial_params": {
             name: [_short(params.get(name)) for params in summary.trial_params] for name in space

@@ -43,7 +43,7 @@ class Matrix:
 
     Attributes:
         cells: None on and below the diagonal.
-        luck: what searches of almost one method differ by, in words; empty without any.
+        luck: what searches of one method, or almost one, differ by, in words; empty without any.
     """
 
     methods: list[str]
@@ -68,7 +68,7 @@ def matrix(table: Table) -> Matrix | None:
         for i, row in enumerate(methods)
     ]  # fmt: skip
     verdicts = [cell.verdict for line in cells for cell in line if cell is not None]
-    luck = luck_in_words([(table.dataset, table.rows)])
+    luck = luck_in_words([(table.dataset, table.searches)])
     return Matrix(methods, cells, verdicts.count("real"), len(verdicts), luck)
 
 

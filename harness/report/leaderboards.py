@@ -10,7 +10,14 @@ from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
 from harness.report.table import Table
 from harness.results.columns import BEST, SAME, UNKNOWN, metrics_in
 from harness.results.marks import MARKS
-from harness.results.rendering import embedding_size, length, notes_on, percent
+from harness.results.rendering import (
+    embedding_size,
+    length,
+    notes_on,
+    percent,
+    search_scores,
+    searched_again,
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ def _board(table: Table, embedding: str) -> Board:
     # Nobody is called the best where that cannot be said.
     claimed = not (frame["indistinguishable"] == UNKNOWN).any()
     groups = {BEST: "best" if claimed else "", SAME: "same"}
+    searches = searched_again(frame)
     lines, naive = [], []
     for i, (_, row) in enumerate(frame.iterrows()):
         cells = [_cell(row, metric, embedding, spans[metric]) for metric in metrics]
@@ -89,7 +97,7 @@ def _board(table: Table, embedding: str) -> Board:
                 marks=marks,
                 group=groups.get(row["indistinguishable"], ""),
                 cells=cells,
-                facts=_facts(row),
+                facts=_facts(row, searches),
             )
         )
     return Board(
@@ -119,13 +127,14 @@ def _place(value: float, span: tuple[float, float]) -> float:
     return round(3 + 94 * (value - low) / (high - low), 2)
 
 
-def _facts(row: pd.Series) -> dict[str, str]:
+def _facts(row: pd.Series, searches: bool) -> dict[str, str]:
     share = row["at_step_limit"]
     return {
         "validation": percent(row["validation_score"]),
         "fold sd": percent(row["validation_sd"]),
         "dimensions": _count(row["dimensions"]),
         "trials": _count(row["trials"]),
+        **({"searches": search_scores(row["search_scores"])} if searches else {}),
         "at limit": "" if pd.isna(share) else f"{100 * share:.0f} %",
         "openings": _count(row["test_openings"]),
         "n": _count(row["reproductions"]),

@@ -15,7 +15,7 @@ from harness.results.classes import read_test_classes
 from harness.results.layout import LEDGER, find_tables
 from harness.results.ledger import Opening, read_ledger
 from harness.results.records import FoldFacts, SearchFacts, TestRecord
-from harness.results.rows import Row, label_of, mean_score, newest_of
+from harness.results.rows import Row, Searches, by_label, mean_score, newest_of
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,19 @@ class Table:
 
     Attributes:
         frame: what leaderboard.csv holds, best first.
+        searches: the rows of each method, that which is shown first.
         problems: records that could not be used, each with the reason.
     """
 
     folder: Path
     frame: pd.DataFrame
-    rows: dict[str, Row]
+    searches: dict[str, Searches]
     problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Those that are shown."""
+        return {method: searches[0] for method, searches in self.searches.items()}
 
     @property
     def title(self) -> str:
@@ -109,8 +115,7 @@ def read_table(folder: Path) -> Table | None:
     board = leaderboard.build(folder)
     if board.frame.empty:
         return None
-    rows = {label_of(row): row for row in board.rows}
-    return Table(folder, board.frame, rows, board.problems)
+    return Table(folder, board.frame, by_label(board.searches), board.problems)
 
 
 def choose(results: Path, wanted: Sequence[str]) -> list[Path]:

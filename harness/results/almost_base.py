@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from harness.results.questions import CORNERS
-from harness.results.records import TestRecord
+from harness.results.records import SearchFacts, TestRecord
 
 # Of the difference in the corner, under 1 % of a gradient: here it is under 5 %.
 TIMES = 5
@@ -13,14 +14,23 @@ TIMES = 5
 
 def almost_base(record: TestRecord) -> str:
     """The base that the method trains almost as, with these parameters; empty without any."""
+    return base_near(record.identity["method"], record.params, record.search)
+
+
+def base_near(method: str, params: Mapping[str, Any], search: SearchFacts) -> str:
+    """The same of parameters that are not tested yet.
+
+    Args:
+        search: its base, corner and ranges count.
+    """
     # Records of before the corner was written into them are of the papers' methods.
-    corner = record.search.get("corner", CORNERS.get(record.identity["method"], {}))
-    ranges = record.search.get("ranges", {})
+    corner = search.get("corner", CORNERS.get(method, {}))
+    ranges = search.get("ranges", {})
     almost = bool(corner) and all(
-        _near(record.params.get(name), value, ranges.get(name, {}).get("log") is True)
+        _near(params.get(name), value, ranges.get(name, {}).get("log") is True)
         for name, value in corner.items()
     )
-    return record.search.get("base", "") if almost else ""
+    return search.get("base", "") if almost else ""
 
 
 def _near(value: Any, corner: Any, log: bool) -> bool:

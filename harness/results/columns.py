@@ -62,6 +62,10 @@ BEHIND = {
         "whether the last fifth of the trials brought a better one, by more than one standard "
         "error of the differences on the same folds"
     ),
+    "search_scores": (
+        "concatenated MAP@R of each search of the method, the row's own first, as JSON; empty list "
+        "if there is no other one, with another seed"
+    ),
     "params": "best parameters, as JSON",
     "on_bound": "parameters whose best value lies on an end of its range, as JSON",
     "almost_base": "the base that it trains almost as, at its best parameters; empty for others",

@@ -31,7 +31,8 @@ from harness.results.ledger import read_ledger
 from harness.results.provenance import commit_of, versions_of
 from harness.results.records import FoldFacts
 from harness.results.rendering import describe_columns, to_csv, to_markdown
-from harness.results.rows import Row, label_of, read_rows, run_of
+from harness.results.rows import Row, Searches, label_of, read_searches, run_of
+from harness.results.search_luck import scores_of_searches
 from harness.results.stats import LEVEL, holm, mean_and_interval, paired
 from harness.results.training_cost import cost_of
 from harness.system.files import sweep_old, write_text
@@ -42,13 +43,13 @@ class Leaderboard:
     """A table of results that may be ranked together, and the records that could not enter it.
 
     Attributes:
-        rows: the records that each line of the frame is made from.
+        searches: the records that each line of the frame is made from, those that it shows first.
     """
 
     folder: Path
     frame: pd.DataFrame
     problems: list[str]
-    rows: list[Row]
+    searches: list[Searches]
 
 
 class Leaderboards(list[Leaderboard]):
@@ -62,23 +63,29 @@ class Leaderboards(list[Leaderboard]):
 def build(folder: Path) -> Leaderboard:
     """The table of one results folder, from its records alone."""
     problems: list[str] = []
-    rows = read_rows(folder, problems)
-    return Leaderboard(folder, frame_of(rows, _openings(folder, problems)), problems, rows)
+    searches = read_searches(folder, problems)
+    frame = frame_of(searches, _openings(folder, problems))
+    return Leaderboard(folder, frame, problems, searches)
 
 
-def frame_of(rows: Sequence[Row], openings: Counter[str] | None = None) -> pd.DataFrame:
+def frame_of(searches: Sequence[Searches], openings: Counter[str] | None = None) -> pd.DataFrame:
     """The columns of a table, best row first.
 
     Args:
         openings: method -> how often it was tested; not known of rows from several places.
     """
     openings = Counter() if openings is None else openings
+    rows = [of_method[0] for of_method in searches]
     verdicts = _verdicts([row for row in rows if row[0].kind == "reproduction"])
     metrics = in_order(m for row in rows for r in row for m in r.scores["concatenated"])
     frame = pd.DataFrame(
         [
-            {**_columns(row, openings), "indistinguishable": verdicts.get(label_of(row))}
-            for row in rows
+            {
+                **_columns(row, openings),
+                "search_scores": json.dumps(scores_of_searches(of_method)),
+                "indistinguishable": verdicts.get(label_of(row)),
+            }
+            for row, of_method in zip(rows, searches, strict=True)
         ],
         columns=list(columns_of(metrics, _of_a_paper(rows))),
     )

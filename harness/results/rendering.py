@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 
@@ -41,9 +43,21 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
     table["fold sd"] = [percent(value) for value in frame["validation_sd"]]
     table["dimensions"] = frame["dimensions"].astype("string").fillna("")
     table["trials"] = frame["trials"].astype("string").fillna("")
+    if searched_again(frame):
+        table["searches"] = frame["search_scores"].map(search_scores)
     table["at limit"] = ["" if np.isnan(s) else f"{100 * s:.0f} %" for s in frame["at_step_limit"]]
     table["n"] = frame["reproductions"].astype("string")
     return table
+
+
+def searched_again(frame: pd.DataFrame) -> bool:
+    """Whether a table has more than one search of some method."""
+    return bool((frame["search_scores"] != "[]").any())
+
+
+def search_scores(scores: str) -> str:
+    """The score of each search of a method, as text."""
+    return ", ".join(map(percent, json.loads(scores)))
 
 
 def on_demand(frame: pd.DataFrame) -> list[str]:
@@ -188,6 +202,11 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
         notes.append(
             f"Below {MIN_PAIRS} reproductions shared with the best row, no claim is made about "
             "which leads are real."
+        )
+    if searched_again(frame):
+        notes.append(
+            f"searches: MAP@R {together} of each search of a method, every one with a seed of its "
+            "own; the row is that of the first."
         )
     notes.extend(explanations(frame))
     if note := selection_note(frame):

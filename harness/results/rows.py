@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,22 +25,41 @@ from protocols.protocol import NEUTRAL
 
 AnyRecord = TestRecord | MetricsRecord
 Row = list[TestRecord]
+Searches = list[Row]  # of one method, that which tables show first
 
 # Of an identity: what rows of one table may differ in, or what is compared by itself.
 OF_A_METHOD_OR_ITS_DATA = {"method", "seed", "protocol", "data_fingerprint", "split"}
 
 
 def read_rows(table: Path, problems: list[str], more: Path | None = None) -> list[Row]:
-    """The records of each row: a method's at the parameters that did best in validation.
+    """The records of each row that a table shows.
 
     Args:
         more: another folder of the same table, for rows from there, too.
     """
-    by_label: dict[str, dict[str, Row]] = defaultdict(lambda: defaultdict(list))
+    return [searches[0] for searches in read_searches(table, problems, more)]
+
+
+def read_searches(table: Path, problems: list[str], more: Path | None = None) -> list[Searches]:
+    """The rows of each method: one per seed, at the parameters that did best in validation.
+
+    Shown is the one whose seed most methods have: others would share no run with it, and whoever
+    searches twice must not have the better of two searches. Args as in `read_rows`.
+    """
+    found: dict[str, dict[int, dict[str, Row]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
     for record in read_tests(table, problems, more):
         params = json.dumps(record.params, sort_keys=True)
-        by_label[label_of([record])][params].append(record)
-    return [max(by_params.values(), key=_selection) for by_params in by_label.values()]
+        found[label_of([record])][record.identity["seed"]][params].append(record)
+    having = Counter(seed for by_seed in found.values() for seed in by_seed)
+    return [
+        [
+            max(by_seed[seed].values(), key=_selection)
+            for seed in sorted(by_seed, key=lambda seed: (-having[seed], seed))
+        ]
+        for by_seed in found.values()
+    ]
 
 
 def read_tests(table: Path, problems: list[str], more: Path | None = None) -> list[TestRecord]:
@@ -100,6 +119,10 @@ def label_of(row: Row) -> str:
     if first.kind == TEST_SELECTED:
         return f"{method} ({TEST_SELECTED})"
     return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
+
+
+def by_label(found: Iterable[Searches]) -> dict[str, Searches]:
+    return {label_of(searches[0]): searches for searches in found}
 
 
 def mean_score(row: Row, metric: str = METRICS[0]) -> float:

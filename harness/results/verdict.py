@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,7 @@ from harness.results.leaderboard import frame_of
 from harness.results.marks import doubts
 from harness.results.questions import OLD, PROPOSED, STARTS, SYSTEMS, System
 from harness.results.ranks import Ranks, rank
-from harness.results.rows import Row, label_of, newest_of, read_rows
+from harness.results.rows import Row, Searches, by_label, newest_of, read_searches
 from harness.results.stats import mean_and_interval
 
 METRIC = "map_at_r"
@@ -32,15 +33,20 @@ class JudgedTable:
     """Rows that may be ranked together.
 
     Attributes:
-        rows: those of trained fold models and the naive ones, by name.
+        searches: of trained fold models and the naive ones, by name.
         frame: the leaderboard of them, by name.
     """
 
     protocol: str
     dataset: str
     trunk: str
-    rows: Mapping[str, Row]
+    searches: Mapping[str, Searches]
     frame: pd.DataFrame
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Those that are shown."""
+        return {name: searches[0] for name, searches in self.searches.items()}
 
     @property
     def trained(self) -> list[str]:
@@ -94,16 +100,17 @@ def read_tables(
     tables = []
     for place in sorted(places):
         more = None if stored is None else stored / place
-        rows = [row for row in read_rows(results / place, problems, more) if row[0].kind in JUDGED]
-        if rows:
-            identity = rows[0][0].identity
+        found = read_searches(results / place, problems, more)
+        judged = [searches for searches in found if searches[0][0].kind in JUDGED]
+        if judged:
+            identity = judged[0][0][0].identity
             tables.append(
                 JudgedTable(
                     protocol=str(identity["protocol"]["name"]),
                     dataset=identity["dataset"],
                     trunk=identity["trunk"],
-                    rows={label_of(row): row for row in rows},
-                    frame=frame_of(rows).set_index("method"),
+                    searches=by_label(judged),
+                    frame=frame_of(judged).set_index("method"),
                 )
             )
     if not tables:

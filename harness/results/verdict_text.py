@@ -125,7 +125,7 @@ def _tables(verdict: Verdict) -> list[str]:
                 for commit, rows in commits.items()
             ]
             lines.append(f"Rows of {table.dataset} by commit of the code: {'; '.join(of_each)}.")
-    lines.append(luck_in_words((table.dataset, table.rows) for table in verdict.tables))
+    lines.append(luck_in_words((table.dataset, table.searches) for table in verdict.tables))
     return [markdown_text(line) for line in lines if line]
 
 
@@ -199,9 +199,9 @@ def _answer(answer: Answer) -> list[str]:
 def _within_luck(answer: Answer) -> list[str]:
     """That what both tests call a difference may still be one of the searches."""
     shown = answer.outcome in (Outcome.YES, Outcome.WORSE)
-    if not shown or abs(answer.difference) > largest_luck(answer.table.rows):
+    if not shown or abs(answer.difference) > largest_luck(answer.table.searches):
         return []
-    return [f"  {_item('No more than what two searches of almost one loss differ by here.')}"]
+    return [f"  {_item('No more than what searches of one loss, or almost one, differ by here.')}"]
 
 
 def _in_words(answer: Answer) -> str:
@@ -351,7 +351,7 @@ def _standing(standing: Standing) -> list[str]:
             unknown = f"Against {role}: not answered, there are no records of {rival}."
             lines.append(_item(unknown))
     lines += [line.strip() for line in _doubts(table, method)]
-    if luck := luck_in_words([(table.dataset, table.rows)]):
+    if luck := luck_in_words([(table.dataset, table.searches)]):
         lines.append(_item(luck))
     return [*lines, "", *markdown_table(_against_all(standing))]
 

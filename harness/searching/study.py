@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
 from harness.experiment import Experiment
-from harness.results.records import Identity
+from harness.results.records import Identity, SearchFacts
 from harness.searching.rebuild import finished_trials
 from harness.searching.samplers import check_sampler, planned, propose, spell_space
 from harness.searching.shared import Storage
@@ -34,7 +34,7 @@ from harness.searching.summary import (
 )
 from harness.system.device import cpu_threads
 from harness.system.seeds import derive_seed
-from losses.method import Space
+from losses.method import Method, Space
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +247,8 @@ class Study:
         }
         theirs = opened.user_attrs.get("identity")
         if theirs is None:
-            opened.set_user_attr("identity", {**self._measured(), **searched})
+            base = base_facts(self.experiment.method)
+            opened.set_user_attr("identity", {**self._measured(), **searched, **base})
             return
         elsewhere = "--storage" if self.experiment.config.storage else "--runs-dir"
         check_measures(opened, self._measured(), self.storage.place, elsewhere)
@@ -285,6 +286,12 @@ class Study:
                 f"  tracebacks: failure.txt in the folders of {self.folder / 'folds'}\n"
                 "  once that is mended, `harness retry` returns them to the search"
             )
+
+
+def base_facts(method: Method) -> SearchFacts:
+    """What a method adds something to, and where it is almost that."""
+    base = method.base
+    return {"base": base.name if base else "", "corner": dict(base.corner) if base else {}}
 
 
 def sampler_of(experiment: Experiment) -> str:

@@ -14,8 +14,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
 from harness.metrics.names import METRICS
+from harness.results.almost_base import base_near
 from harness.results.fairness import not_flat, spread, standard_error
-from harness.searching.samplers import on_bound
+from harness.results.records import SearchFacts
+from harness.searching.samplers import ends_of, on_bound
 
 # Fewer say nothing of what matters.
 TRIALS_FOR_IMPORTANCE = 10
@@ -38,6 +40,8 @@ class SearchSummary:
         trial_folds: the scores of each on all folds; None for those that failed or were pruned.
         flat: whether the last fifth of the trials brought no more than noise.
         on_bound: parameter -> the end of its range that the best value lies on.
+        almost_base: the base that the method trains almost as at its best; empty without any, or
+            if the search was begun before its study named it.
         importance: parameter -> its share in the variance of the scores (fANOVA); empty if there
             are too few trials to tell.
         curve: (trial, score) of every trial that was better than all before it.
@@ -61,6 +65,7 @@ class SearchSummary:
     trial_folds: tuple[tuple[float, ...] | None, ...]
     flat: bool
     on_bound: dict[str, str]
+    almost_base: str
     importance: dict[str, float]
     curve: tuple[tuple[int, float], ...]
     trial_params: tuple[dict[str, Any], ...]
@@ -186,6 +191,13 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
         why = f": {reasons[-1]}" if reasons else ""
         raise HarnessError(f"no trial of {identity['method']} completed{why}")
     ends = {name: on_bound(best.params[name], dist) for name, dist in best.distributions.items()}
+    search: SearchFacts = {
+        "base": identity.get("base", ""),
+        "corner": identity.get("corner", {}),
+        "ranges": {
+            name: ends_of(distribution) for name, distribution in best.distributions.items()
+        },
+    }
     return SearchSummary(
         method=identity["method"],
         metric=str(identity["protocol"].get("metric", METRICS[0])),
@@ -202,6 +214,7 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
         trial_folds=tuple(folds_of(trials)),
         flat=is_flat(trials),
         on_bound={name: end for name, end in ends.items() if end is not None},
+        almost_base=base_near(identity["method"], best.params, search),
         importance=_importance(complete),
         curve=_curve(complete),
         trial_params=tuple(trial.params for trial in trials),

@@ -84,6 +84,19 @@ def test_the_summary_knows_the_best_trial(study: optuna.Study) -> None:
     assert found.fold_spread == pytest.approx((0.02 / 3) ** 0.5)
 
 
+@pytest.mark.parametrize(("corner", "almost"), [(0.98, "ms"), (0.2, "")])
+def test_the_summary_says_whether_the_best_is_almost_the_base(
+    study: optuna.Study, corner: float, almost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The best margin is 0.999, within 5 % of the first corner."""
+    identity = {**study.user_attrs["identity"], "base": "ms", "corner": {"margin": corner}}
+    study.set_user_attr("identity", identity)
+    found = summarize(study)
+    assert found.almost_base == almost
+    print_summary(found)
+    assert ("it trains almost as ms, its base, does" in capsys.readouterr().out) == bool(almost)
+
+
 def test_the_parameter_that_makes_the_difference_is_the_important_one(study: optuna.Study) -> None:
     found = summarize(study)
     assert sum(found.importance.values()) == pytest.approx(1.0)

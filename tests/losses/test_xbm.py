@@ -136,6 +136,20 @@ def sub_losses(loss: XBMLoss, embeddings: Tensor, labels: Tensor) -> tuple[float
     return float(result["batch_loss"]["losses"]), float(result["memory_loss"]["losses"])
 
 
+@pytest.mark.parametrize("method", xbm.METHODS, ids=lambda method: method.name)
+def test_in_its_corner_a_step_is_nearly_that_of_its_base_with_a_full_memory(method: Any) -> None:
+    assert method.base is not None
+    base = c2_loss() if method.base.name == "c2" else C1Loss()
+    loss = XBMLoss(base, DIM, memory_size=32, start=0, **method.base.corner)
+    for seed in range(5):
+        embeddings, labels = batch(seed)
+        embeddings.requires_grad_()
+        value = loss(embeddings, labels)
+    (own,) = torch.autograd.grad(value, embeddings)
+    (expected,) = torch.autograd.grad(base(embeddings, labels), embeddings)
+    assert 0 < float((own - expected).norm() / expected.norm()) < 0.01
+
+
 def test_the_memory_loss_is_zero_for_the_first_batches_and_nothing_is_kept_of_them() -> None:
     loss = XBMLoss(C1Loss(), DIM, memory_size=32, start=2)
     memory_losses = [sub_losses(loss, *batch(seed))[1] for seed in range(3)]

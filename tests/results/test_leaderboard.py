@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,40 @@ def test_runs_of_another_seed_are_not_paired(tmp_path: Path) -> None:
     table = put_scores(tmp_path, "best", BASE)
     put_scores(tmp_path, "other", [s - 0.2 for s in BASE], seed=1)
     assert frame_of(table).loc["other", "indistinguishable"] == "too few reproductions"
+
+
+def searched_with(seed: int, validation: float) -> dict[str, Any]:
+    search = {**make_record().search, "validation": validation}
+    return {"seed": seed, "digest": f"seed{seed}", "params": {"alpha": seed}, "search": search}
+
+
+def test_of_several_searches_a_row_is_that_whose_seed_most_methods_have(tmp_path: Path) -> None:
+    """Not the better one: whoever searches twice would have two chances, and share no run."""
+    table = put_scores(tmp_path, "twice", BASE, **searched_with(0, validation=0.3))
+    put_scores(tmp_path, "twice", [s + 0.2 for s in BASE], **searched_with(1, validation=0.6))
+    assert frame_of(table).loc["twice", "map_at_r_concatenated"] == pytest.approx(np.mean(BASE))
+    for name in ("other", "third"):
+        put_scores(tmp_path, name, BASE, **searched_with(1, validation=0.4))
+    board = leaderboard.build(table)
+    frame = board.frame.set_index("method")
+    assert frame.loc["twice", "map_at_r_concatenated"] == pytest.approx(np.mean(BASE) + 0.2)
+    assert frame.loc["other", "indistinguishable"] == "no"  # paired
+    scores = json.loads(frame.loc["twice", "search_scores"])
+    assert scores == pytest.approx([np.mean(BASE) + 0.2, np.mean(BASE)])
+    assert frame.loc["other", "search_scores"] == "[]"
+    assert rendering.shown(board.frame)["searches"].tolist() == ["71.33, 51.33", "", ""]
+    assert "every one with a seed of its own" in rendering.to_markdown(board.frame)
+
+
+def test_more_trials_of_one_search_are_no_other_search(tmp_path: Path) -> None:
+    """They found better parameters: those count, and the tests of the earlier ones stay apart."""
+    table = put_scores(tmp_path, "ms", BASE, **searched_with(0, validation=0.3))
+    later = {**searched_with(0, validation=0.4), "digest": "later", "params": {"alpha": 9.0}}
+    put_scores(tmp_path, "ms", [s - 0.1 for s in BASE], **later)
+    row = frame_of(table).loc["ms"]
+    assert row["map_at_r_concatenated"] == pytest.approx(np.mean(BASE) - 0.1)
+    assert row["search_scores"] == "[]"
+    assert "searches" not in rendering.shown(leaderboard.build(table).frame)
 
 
 def test_a_run_under_two_names_counts_once(tmp_path: Path) -> None:
