@@ -131,12 +131,12 @@ def _tables(verdict: Verdict) -> list[str]:
 
 def _in_short(claim: Claim) -> str:
     """The answers without their tests: method, rival, then what each data set says."""
-    pairs: dict[tuple[str, str], dict[Outcome, list[str]]] = defaultdict(lambda: defaultdict(list))
+    pairs: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for answer in claim.answers:
-        pairs[answer.method, answer.rival][answer.outcome].append(answer.table.dataset)
+        pairs[answer.method, answer.rival][_in_brief(answer)].append(answer.table.dataset)
     parts = []
-    for (method, rival), outcomes in pairs.items():
-        said = [f"{outcome.value} ({', '.join(names)})" for outcome, names in outcomes.items()]
+    for (method, rival), answers in pairs.items():
+        said = [f"{brief} ({', '.join(names)})" for brief, names in answers.items()]
         parts.append(f"{method} against {rival}: {'; '.join(said)}.")
     return markdown_text(" ".join(parts)) or NOT_YET
 
@@ -144,7 +144,11 @@ def _in_short(claim: Claim) -> str:
 def _old_in_short(claim: Claim) -> str:
     parts = []
     for table, answers in _by_table(claim).items():
-        better = [answer.method for answer in answers if answer.outcome is Outcome.YES]
+        better = [
+            f"{a.method}{', within luck' * _within_luck(a)}"
+            for a in answers
+            if a.outcome is Outcome.YES
+        ]
         said = f"yes, {_listed(better)}" if better else "no"
         parts.append(f"{table.dataset}: {said} (the best old one is {answers[0].rival}).")
     return markdown_text(" ".join(parts)) or NOT_YET
@@ -191,21 +195,24 @@ def _missing_from(claims: Iterable[Claim]) -> dict[JudgedTable, list[str]]:
 def _answer(answer: Answer) -> list[str]:
     return [
         f"- **{_said(answer)}** {_in_words(answer)}",
-        *_within_luck(answer),
         *_doubts(answer.table, answer.method, answer.rival),
     ]
 
 
-def _within_luck(answer: Answer) -> list[str]:
-    """That what both tests call a difference may still be one of the searches."""
+def _within_luck(answer: Answer) -> bool:
+    """Whether what both tests call a difference may still be one of the searches."""
     shown = answer.outcome in (Outcome.YES, Outcome.WORSE)
-    if not shown or abs(answer.difference) > largest_luck(answer.table.searches):
-        return []
-    return [f"  {_item('No more than what searches of one loss, or almost one, differ by here.')}"]
+    return shown and abs(answer.difference) <= largest_luck(answer.table.searches)
+
+
+def _in_brief(answer: Answer) -> str:
+    luck = ", by no more than searches of one loss differ by" if _within_luck(answer) else ""
+    return f"{answer.outcome.value}{luck}"
 
 
 def _in_words(answer: Answer) -> str:
-    return markdown_text(in_words(answer.comparison))
+    luck = " No more than what searches of one loss, or almost one, differ by here."
+    return markdown_text(f"{in_words(answer.comparison)}{luck if _within_luck(answer) else ''}")
 
 
 def _item(text: str) -> str:
@@ -380,7 +387,7 @@ def _against_all(standing: Standing) -> pd.DataFrame:
                 "over classes": _over_classes(answer),
                 "p": _p_value(answer),
                 "n": str(answer.comparison.concatenated.n),
-                "better?": answer.outcome.value,
+                "better?": _in_brief(answer),
             }
             for answer in standing.answers
         ]

@@ -275,9 +275,9 @@ def test_a_lead_within_the_luck_of_a_search_says_so(
     put_scores(tmp_path, "proxynca", scores_around(0.30))
     for score, within in ((0.33, True), (0.37, False)):
         put_scores(tmp_path, "proxynca++", scores_around(score, 1))
-        text = said(tmp_path, capsys)
-        assert "**Yes.** proxynca++ is better than proxynca" in text
-        assert (WITHIN_LUCK in text) == within
+        answer = "**Yes.** proxynca++ is better than proxynca"
+        (line,) = [line for line in said(tmp_path, capsys).splitlines() if answer in line]
+        assert (WITHIN_LUCK in line) == within
 
 
 def test_searches_of_one_loss_with_other_seeds_say_what_luck_can_do(
@@ -293,6 +293,10 @@ def test_searches_of_one_loss_with_other_seeds_say_what_luck_can_do(
     assert "2 searches of proxynca differ by 2.00 points of MAP@R on cub." in text
     assert "**Yes.** proxynca++ is better than proxynca by" in text
     assert WITHIN_LUCK in text
+    brief = "yes, by no more than searches of one loss differ by"
+    assert f"proxynca++ against proxynca: {brief} (cub)." in text
+    assert "cub: yes, proxynca++, within luck (the best old one is proxynca)." in text
+    assert f"| {brief} |" in said(tmp_path, capsys, "proxynca++")
 
 
 def test_what_is_left_of_a_papers_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
