@@ -144,14 +144,17 @@ def _in_short(claim: Claim) -> str:
 def _old_in_short(claim: Claim) -> str:
     parts = []
     for table, answers in _by_table(claim).items():
-        better = [
-            f"{a.method}{', within luck' * _within_luck(a)}"
-            for a in answers
-            if a.outcome is Outcome.YES
-        ]
-        said = f"yes, {_listed(better)}" if better else "no"
-        parts.append(f"{table.dataset}: {said} (the best old one is {answers[0].rival}).")
+        better = _better(answers)
+        said = f"yes, {better}" if better else "no"
+        parts.append(f"{table.dataset}: {said}; the best old one is {answers[0].rival}.")
     return markdown_text(" ".join(parts)) or NOT_YET
+
+
+def _better(answers: Sequence[Answer]) -> str:
+    """The methods that are better than the best old one."""
+    luck = " (by no more than searches of one loss differ by)"
+    better = [answer for answer in answers if answer.outcome is Outcome.YES]
+    return _listed([f"{answer.method}{luck * _within_luck(answer)}" for answer in better])
 
 
 def _start_in_short(claim: Claim) -> str:
@@ -238,9 +241,8 @@ def _against_old(claim: Claim) -> list[str]:
     if not claim.answers:
         return [*lines, "Not answered yet: it takes a row of theirs and an older one."]
     for table, answers in _by_table(claim).items():
-        better = [a.method for a in answers if a.outcome is Outcome.YES]
-        best = answers[0].rival
-        verdict = f"Yes: {_listed(better)}." if better else "No."
+        better, best = _better(answers), answers[0].rival
+        verdict = f"Yes: {better}." if better else "No."
         best_old = f"The best of the old ones is {best}, {percent(*table.interval(best))}."
         lines.append(
             f"- **{markdown_text(f'{table.dataset}: {verdict}')}** {markdown_text(best_old)}"

@@ -295,7 +295,9 @@ def test_searches_of_one_loss_with_other_seeds_say_what_luck_can_do(
     assert WITHIN_LUCK in text
     brief = "yes, by no more than searches of one loss differ by"
     assert f"proxynca++ against proxynca: {brief} (cub)." in text
-    assert "cub: yes, proxynca++, within luck (the best old one is proxynca)." in text
+    of_old = "proxynca++ (by no more than searches of one loss differ by)"
+    assert f"cub: yes, {of_old}; the best old one is proxynca." in text
+    assert f"**cub: Yes: {of_old}.**" in text
     assert f"| {brief} |" in said(tmp_path, capsys, "proxynca++")
 
 
