@@ -18,6 +18,7 @@ from harness.results.published import find_folder
 from harness.results.ranks import Ranks, grouped, rank
 from harness.results.rendering import markdown_table, percent
 from harness.results.search_luck import largest_luck, luck_in_words
+from harness.results.shared_settings import shared_in_words
 from harness.results.stats import LEVEL, MIN_PAIRS
 from harness.results.verdict import (
     Answer,
@@ -125,6 +126,7 @@ def _tables(verdict: Verdict) -> list[str]:
                 for commit, rows in commits.items()
             ]
             lines.append(f"Rows of {table.dataset} by commit of the code: {'; '.join(of_each)}.")
+        lines += shared_in_words(table.dataset, table.rows.values())
     lines.append(luck_in_words((table.dataset, table.searches) for table in verdict.tables))
     return [markdown_text(line) for line in lines if line]
 

@@ -301,6 +301,25 @@ def test_searches_of_one_loss_with_other_seeds_say_what_luck_can_do(
     assert f"| {brief} |" in said(tmp_path, capsys, "proxynca++")
 
 
+def test_a_setting_that_all_methods_searched_says_how_it_orders_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The higher the rate, the lower the score; a parameter that one method lacks is not named."""
+    rates = {"ms": 1e-5, "triplet": 1e-4, "c2": 1e-3, "margin": 1e-2, "proxynca": 0.1}
+    for i, (method, rate) in enumerate(rates.items()):
+        ranges = {"head_lr": LOG} | ({} if method == "ms" else {"margin": LINEAR})
+        search = {**make_record().search, "ranges": ranges}
+        params = {"head_lr": rate, "margin": 0.5}
+        put_scores(tmp_path, method, [0.4 - 0.01 * i] * RUNS, params=params, search=search)
+        said_of_rate = (
+            "head_lr on cub, which all 5 methods searched: best values from 1e-05 to 0.1, rank "
+            "correlation -1.00 with MAP@R on the test classes."
+        )
+        text = said(tmp_path, capsys)
+        assert (said_of_rate in text.replace("\\", "")) == (i == 4)
+        assert "margin on cub" not in text
+
+
 def test_what_is_left_of_a_papers_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CCP's supplement has 26.47 and 28.02; ProxyNCA++'s Table 3 59.3 and 72.2 of Recall@1."""
     put_scores(tmp_path, "c2", [0.25] * RUNS)
