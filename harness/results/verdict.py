@@ -18,6 +18,7 @@ from harness.results.marks import doubts
 from harness.results.questions import OLD, PROPOSED, STARTS, SYSTEMS, System
 from harness.results.ranks import Ranks, rank
 from harness.results.rows import Row, Searches, by_label, newest_of, read_searches
+from harness.results.search_luck import largest_luck
 from harness.results.stats import mean_and_interval
 
 METRIC = "map_at_r"
@@ -47,6 +48,11 @@ class JudgedTable:
     def rows(self) -> dict[str, Row]:
         """Those that are shown."""
         return {name: searches[0] for name, searches in self.searches.items()}
+
+    @cached_property
+    def luck(self) -> float:
+        """The most that two searches of one method, or almost one, differ by."""
+        return largest_luck(self.searches)
 
     @property
     def trained(self) -> list[str]:

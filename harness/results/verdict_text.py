@@ -17,7 +17,7 @@ from harness.results.layout import spec_of_label
 from harness.results.published import find_folder
 from harness.results.ranks import Ranks, grouped, rank
 from harness.results.rendering import markdown_table, percent
-from harness.results.search_luck import largest_luck, luck_in_words
+from harness.results.search_luck import luck_in_words
 from harness.results.shared_settings import shared_in_words
 from harness.results.stats import LEVEL, MIN_PAIRS
 from harness.results.verdict import (
@@ -207,7 +207,7 @@ def _answer(answer: Answer) -> list[str]:
 def _within_luck(answer: Answer) -> bool:
     """Whether what both tests call a difference may still be one of the searches."""
     shown = answer.outcome in (Outcome.YES, Outcome.WORSE)
-    return shown and abs(answer.difference) <= largest_luck(answer.table.searches)
+    return shown and abs(answer.difference) <= answer.table.luck
 
 
 def _in_brief(answer: Answer) -> str:
