@@ -12,6 +12,7 @@ import pandas as pd
 from harness.metrics.names import title_of
 from harness.plain_text import markdown_code, markdown_text, one_line
 from harness.results.compare import in_words, spell_p
+from harness.results.concatenation import concatenation_in_words
 from harness.results.gains import Gain, gains
 from harness.results.layout import spec_of_label
 from harness.results.published import find_folder
@@ -126,6 +127,7 @@ def _tables(verdict: Verdict) -> list[str]:
                 for commit, rows in commits.items()
             ]
             lines.append(f"Rows of {table.dataset} by commit of the code: {'; '.join(of_each)}.")
+        lines.append(concatenation_in_words(table.dataset, table.frame.reset_index()))
         lines += shared_in_words(table.dataset, table.rows.values())
     lines.append(luck_in_words((table.dataset, table.searches) for table in verdict.tables))
     return [markdown_text(line) for line in lines if line]

@@ -320,6 +320,25 @@ def test_a_setting_that_all_methods_searched_says_how_it_orders_them(
         assert "margin on cub" not in text
 
 
+def test_what_concatenation_adds_says_whether_it_orders_the_methods(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of five methods the worst single models gain most, and are the best side by side."""
+    for i, method in enumerate(("ms", "triplet", "c2", "margin", "proxynca")):
+        whole, single = (
+            {"map_at_r": score, "r_precision": score, "p_at_1": score}
+            for score in (0.30 + 0.01 * i, 0.28 - 0.002 * i)
+        )
+        scores = {"concatenated": whole, "separated": single}
+        for repetition in range(1, RUNS + 1):
+            put(tmp_path, make_record(method, repetition, scores=scores))
+        expected = (
+            "The methods on cub span 4.00 points of MAP@R concatenated and 0.80 as single models "
+            "(rank correlation -1.00); concatenation adds from 2.00 (ms) to 6.80 (proxynca)."
+        )
+        assert (expected in said(tmp_path, capsys)) == (i == 4)
+
+
 def test_what_is_left_of_a_papers_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CCP's supplement has 26.47 and 28.02; ProxyNCA++'s Table 3 59.3 and 72.2 of Recall@1."""
     put_scores(tmp_path, "c2", [0.25] * RUNS)
