@@ -59,6 +59,11 @@ class JudgedTable:
         """Best first."""
         return [name for name in self.frame.index if self.rows[name][0].kind != "naive"]
 
+    @property
+    def left_out(self) -> int:
+        """Images that were missing or broken."""
+        return int(self.frame["missing_images"].max())
+
     def score(self, method: str, metric: str = METRIC) -> float:
         return self.interval(method, metric)[0]
 

@@ -118,8 +118,8 @@ def _tables(verdict: Verdict) -> list[str]:
     )
     lines = [f"{counts}. Comparisons that the p-values are corrected for: {verdict.tests}."]
     for table in verdict.tables:
-        if left_out := int(table.frame["missing_images"].max()):
-            lines.append(f"{left_out:,} images of {table.dataset} are missing or broken.")
+        if table.left_out:
+            lines.append(f"{table.left_out:,} images of {table.dataset} are missing or broken.")
         commits = table.frame.groupby("commit").groups
         if len(commits) > 1:
             of_each = [
@@ -322,6 +322,7 @@ def _missing(claims: Iterable[Claim]) -> list[str]:
     for table, methods in by_table.items():
         dataset = spec_of_label(table.dataset)
         where = ["--dataset", dataset, "--protocol", table.protocol, "--trunk", table.trunk]
+        where += ["--allow-missing"] if table.left_out else []
         for command in ("search", "eval"):
             # As a shell takes it, also where a name has blanks.
             words = ["harness", command, "--loss", *methods, *where]

@@ -242,6 +242,16 @@ def test_the_text_has_answers_tests_doubts_and_what_is_missing(
     )
 
 
+def test_what_is_missing_would_be_searched_without_the_images_that_the_table_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for left_out in (0, 15):
+        put_scores(tmp_path, "c2", scores_around(0.26), missing_images=left_out)
+        text = said(tmp_path, capsys)
+        assert ("15 images of cub are missing or broken." in text) == (left_out > 0)
+        assert text.count("--trunk bninception --allow-missing\n") == (2 if left_out else 0)
+
+
 def test_a_lead_that_was_found_almost_at_the_base_is_one_of_the_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
