@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from harness import registry
+from harness.data.batches import Blocks, Source
 from harness.data.loading import Loader
 from harness.data.sources import open_part
 from harness.experiment import Experiment
@@ -20,7 +23,7 @@ from harness.model.network import (
     freeze_batchnorm,
     pooling,
 )
-from harness.training.embed import concatenate, embed_with
+from harness.training.embed import AT_ONCE, concatenate, embed, embed_with
 from harness.trunks.convnet import ConvNet
 from harness.trunks.trunk import Trunk
 
@@ -126,6 +129,27 @@ def test_embedding_leaves_the_mode_of_every_module_as_it_was(make_experiment) ->
     once = embed_with(model, source, indices, Loader(torch.device("cpu")), "l2")
     assert [module.training for module in model.modules()] == modes
     assert once.shape == (48, 8) and not once.requires_grad
+
+
+@pytest.mark.parametrize(("side", "most"), [(24, 256), (1000, AT_ONCE // 1000**2), (4000, 1)])
+def test_large_images_are_encoded_some_at_a_time(side: int, most: int) -> None:
+    """Each is numbered; whatever the blocks, the numbers come out once and in their order."""
+
+    class Numbered:
+        def for_evaluation(self, indices: Sequence[int]) -> Tensor:
+            return torch.tensor(indices).view(-1, 1, 1, 1).expand(-1, 1, side, side)
+
+    sizes = []
+
+    def encode(images: Tensor) -> Tensor:
+        sizes.append(len(images))
+        return images[:, 0, 0, :1]
+
+    numbers = list(range(300))
+    blocks = Blocks(cast(Source, Numbered()), numbers)
+    found = embed(encode, blocks, Loader(torch.device("cpu")))
+    assert found.flatten().tolist() == numbers
+    assert max(sizes) == most
 
 
 def test_everything_on_the_way_to_the_loss_follows_the_device() -> None:
