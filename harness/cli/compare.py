@@ -51,7 +51,7 @@ def compare(
     results = Path(results_dir or "results")
     tables = [
         comparing.find_table(results, protocol or "mlrc", name, trunk)
-        for name in dataset or ["glyphs"]
+        for name in dict.fromkeys(dataset or ["glyphs"])
     ]
     problems: list[str] = []
     comparisons, ranks = comparing.compare(tables, methods, metric, problems, full_name)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.report.table import Table
+from harness.results.records import rounded
 
 # Column of the leaderboard -> what it is called, and how it is spelt.
 PRICES = {
@@ -52,7 +53,7 @@ def costs(table: Table) -> list[Priced]:
     return [
         Priced(
             str(method),
-            round(score, 3),
+            rounded(score),
             [float(f"{prices[i]:.4g}") for prices in columns],
             [f.format(prices[i]) for f, prices in zip(formats, columns, strict=True)],
             [front[i] for front in fronts],

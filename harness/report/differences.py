@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.report.table import Table
 from harness.results.compare import Comparison, Lead, compare_rows, in_words, spell_p
-from harness.results.ranks import Ranks, grouped, rank
+from harness.results.ranks import Ranks, grouped, rank, rankable
 from harness.results.search_luck import luck_in_words
 
 METRIC = "map_at_r"
@@ -49,6 +49,7 @@ class Matrix:
     methods: list[str]
     cells: list[list[Difference | None]]
     real: int
+    untested: int
     pairs: int
     luck: str
 
@@ -69,7 +70,9 @@ def matrix(table: Table) -> Matrix | None:
     ]  # fmt: skip
     verdicts = [cell.verdict for line in cells for cell in line if cell is not None]
     luck = luck_in_words([(table.dataset, table.searches)])
-    return Matrix(methods, cells, verdicts.count("real"), len(verdicts), luck)
+    return Matrix(
+        methods, cells, verdicts.count("real"), verdicts.count("unknown"), len(verdicts), luck
+    )
 
 
 def _cell(comparison: Comparison, row: str) -> Difference:
@@ -99,7 +102,7 @@ class AverageRanks:
 def average(tables: Sequence[Table]) -> list[AverageRanks]:
     """For every protocol and trunk with two tables that share two methods."""
     return [
-        AverageRanks(group, ranks)
+        AverageRanks(rankable(group), ranks)
         for group in grouped(tables)
         if (ranks := rank(group)) is not None
     ]

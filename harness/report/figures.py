@@ -18,7 +18,7 @@ from harness.report.differences import matrix
 from harness.report.searches import carry_over, searches
 from harness.report.table import Table
 from harness.report.trainings import score_title, trainings
-from harness.results.columns import SAME
+from harness.results.columns import BEST, SAME, UNKNOWN
 from harness.results.rendering import validation_column
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ def scores(axes: Axes, choice: Choice) -> None:
         raise HarnessError(f"{table.name} has no column {column} to draw")
     rows = table.frame.set_index("method")
     methods = choice.shown([m for m in table.trained if not np.isnan(rows[column][m])])
+    claimed = not (rows["indistinguishable"] == UNKNOWN).any()
     for place, method in enumerate(reversed(methods)):
-        leads = rows["indistinguishable"][method] in (SAME, "best")
+        leads = claimed and rows["indistinguishable"][method] in (SAME, BEST)
         half = rows[f"{column}_ci95"][method]
         axes.errorbar(
             100 * rows[column][method],
@@ -113,18 +114,22 @@ def differences(axes: Axes, choice: Choice) -> None:
     found = matrix(choice.table)
     if found is None:
         raise HarnessError(f"{choice.table.name} has no two methods to compare")
-    shades = {"real": 0.7, "seeds": 0.88, "open": 1.0, "unknown": 1.0}
+    shades = {"real": 0.7, "seeds": 0.82, "luck": 0.92, "open": 1.0, "unknown": 1.0}
     size = len(found.methods)
     image = np.full((size, size), np.nan)
     for i, line in enumerate(found.cells):
         for j, cell in enumerate(line):
             if cell is not None:
                 image[i, j] = shades[cell.verdict]
-                axes.text(j, i, cell.text, ha="center", va="center", size=6)
+                # So that numbers do not touch where there are many, in a figure of one column.
+                axes.text(j, i, cell.text, ha="center", va="center", size=min(6, 42 / size))
     axes.imshow(image, cmap="gray", vmin=0, vmax=1)
     axes.set_xticks(range(size), found.methods, rotation=90)
     axes.set_yticks(range(size), found.methods)
-    axes.set_xlabel("row minus column, points of MAP@R; dark: real, grey: beyond seeds alone")
+    axes.set_xlabel(
+        "row minus column, points of MAP@R\n"
+        "dark: real; grey: beyond seeds alone;\nlight: luck of two searches"
+    )
 
 
 def search(axes: Axes, choice: Choice) -> None:

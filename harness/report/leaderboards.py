@@ -150,7 +150,7 @@ def warnings(table: Table) -> list[str]:
     frame = table.frame
     found = notes_on(frame)
     openings = len(table.ledger)
-    tests = int(frame["reproductions"].sum())
+    tests = sum(len(row) for searches in table.searches.values() for row in searches)
     found.append(
         f"Test classes were opened {openings:,} times for {tests:,} tests"
         + (": more looks than tests." if openings > tests else ".")

@@ -185,7 +185,7 @@ def missing(table: Table, no_pictures: bool) -> dict[str, str]:
         f"harness eval --dataset {spec_of_label(table.dataset)} --protocol "
         f"{table.newest.identity['protocol']['name']}"
     )
-    anew = f"made anew (the record moved away, then {again}) it has it"
+    anew = f"that is made anew (the record moved away, then {again}) has them"
     if lacking := searches.without(table):
         found["search"] = (
             f"No parameters of the trials in the records of {', '.join(lacking)}: they were "

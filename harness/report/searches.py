@@ -26,8 +26,9 @@ def searches(table: Table) -> dict[str, dict[str, Any]]:
 
 
 def without(table: Table) -> list[str]:
-    """Methods whose records were written before trials were kept, or that were not searched."""
-    return [m for m in table.trained if not table.search(m).get("trial_params")]
+    """Methods that were searched, but whose records were written before trials were kept."""
+    searched = [m for m in table.trained if table.search(m).get("trials")]
+    return [m for m in searched if not table.search(m).get("trial_params")]
 
 
 def _search(table: Table, method: str) -> dict[str, Any]:

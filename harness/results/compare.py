@@ -49,7 +49,7 @@ class Comparison:
             same and thus no further evidence.
         classes: 95 % interval of the concatenated difference over draws of test classes; None
             where records keep no such scores of the classes.
-        tests: how many comparisons the p-values are corrected for.
+        tests: how many comparisons the p-values are corrected for: those that have one.
         almost_one: one is the base of the other, which was best where it is almost that.
     """
 
@@ -255,7 +255,8 @@ def _corrected(found: Sequence[Comparison]) -> list[Comparison]:
             for i, p_value in zip(tested, raised, strict=True):
                 result = replace(getattr(corrected[i], embedding), **{test: p_value})
                 corrected[i] = replace(corrected[i], **{embedding: result})
-    return [replace(c, tests=len(found)) for c in corrected]
+    tests = sum(c.concatenated.t_test is not None for c in found)
+    return [replace(c, tests=tests) for c in corrected]
 
 
 def in_words(comparison: Comparison) -> str:

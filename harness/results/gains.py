@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.results.published import CLASSIC, METHODS, SCORES, read
 from harness.results.questions import PRINTED_AS
-from harness.results.verdict import METRIC, Answer
+from harness.results.verdict import METRIC, Answer, Outcome
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Gain:
     Attributes:
         metric: MAP@R where a source prints it for both methods, else P@1.
         source: where both values stand.
+        tested: whether enough reproductions stand behind `ours`.
     """
 
     method: str
@@ -29,6 +30,7 @@ class Gain:
     published: float
     ours: float
     source: str
+    tested: bool
 
 
 def gains(answers: Iterable[Answer], folder: Path) -> list[Gain]:
@@ -57,7 +59,8 @@ def _gains(answer: Answer, folder: Path, losses: dict[str, str]) -> list[Gain]:
             scores = [answer.table.score(name, metric) for name in (answer.method, answer.rival)]
             ours = 100 * (scores[0] - scores[1])
             names = (answer.method, answer.rival, answer.table.dataset, metric)
-            return [Gain(*names, published, ours, source) for source, published in found]
+            tested = answer.outcome is not Outcome.UNTESTED
+            return [Gain(*names, published, ours, source, tested) for source, published in found]
     return []
 
 

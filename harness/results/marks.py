@@ -82,9 +82,7 @@ MARKS = (
         "§",
         r"\S",
         lambda frame: frame["instances"] < FEWEST_INSTANCES,
-        lambda rows: (
-            "the protocol's patience ended most models before CCP could change its proxies once."
-        ),
+        lambda rows: "most models ended before CCP could change its proxies once.",
         "no time to change its proxies",
     ),
     Mark(

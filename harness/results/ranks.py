@@ -61,12 +61,25 @@ def grouped(tables: Iterable[AnyTable]) -> list[list[AnyTable]]:
     return list(groups.values())
 
 
+def rankable(tables: Sequence[AnyTable]) -> list[AnyTable]:
+    """Those that share two methods: where all do not, without the ones that have fewest."""
+    kept = list(tables)
+    while len(kept) > 2 and len(_shared(kept)) < 2:
+        kept.remove(min(kept, key=lambda table: len(table.trained)))
+    return kept
+
+
 def rank(tables: Sequence[RankedTable]) -> Ranks | None:
-    """Of the methods that all tables have; None of a single table, or of a single method."""
-    shared = [m for m in tables[0].trained if all(m in table.trained for table in tables)]
+    """Of the methods that all rankable tables have; None if no two tables share two methods."""
+    tables = rankable(tables)
+    shared = _shared(tables)
     if len(tables) < 2 or len(shared) < 2:
         return None
     return rank_scores(shared, [[table.score(method) for method in shared] for table in tables])
+
+
+def _shared(tables: Sequence[RankedTable]) -> list[str]:
+    return [m for m in tables[0].trained if all(m in table.trained for table in tables)]
 
 
 def rank_scores(methods: Sequence[str], scores: Sequence[Sequence[float]]) -> Ranks:

@@ -147,8 +147,11 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
 
 
 def friedman(scores: Sequence[Sequence[float]]) -> float | None:
-    """P-value of all methods being equal; None below three methods or five data sets."""
+    """P-value of all methods being equal; None below three methods or five data sets, or of ties.
+
+    Where all methods tie on every data set, there is nothing to be tested.
+    """
     table = np.asarray(scores)
-    if table.shape[0] < MIN_PAIRS or table.shape[1] < 3:
+    if table.shape[0] < MIN_PAIRS or table.shape[1] < 3 or not np.ptp(table, axis=1).any():
         return None
     return float(stats.friedmanchisquare(*table.T).pvalue)

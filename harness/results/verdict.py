@@ -16,7 +16,7 @@ from harness.results.layout import STORED, find_tables
 from harness.results.leaderboard import frame_of
 from harness.results.marks import doubts
 from harness.results.questions import OLD, PROPOSED, STARTS, SYSTEMS, System
-from harness.results.ranks import Ranks, rank
+from harness.results.ranks import Ranks, grouped, rank
 from harness.results.rows import Row, Searches, by_label, newest_of, read_searches
 from harness.results.search_luck import largest_luck
 from harness.results.stats import mean_and_interval
@@ -216,7 +216,7 @@ def judge(tables: Sequence[JudgedTable]) -> Verdict:
         against_old=claims[-2],
         against_start=claims[-1],
         ranks=rank(tables),
-        tests=sum(len(claim.answers) for claim in claims),
+        tests=max((a.comparison.tests for claim in claims for a in claim.answers), default=0),
     )
 
 
@@ -232,14 +232,14 @@ class _Pair:
 
 
 def _answered(asked: Sequence[tuple[str, Sequence[_Pair]]]) -> list[Claim]:
-    """P-values are corrected for all questions together."""
-    whole = [pair for _, pairs in asked for pair in pairs if not pair.missing]
+    """P-values are corrected for all questions together; a pair that two ask of counts once."""
+    whole = list(dict.fromkeys(p for _, pairs in asked for p in pairs if not p.missing))
     rows = [(pair.table.rows[pair.method], pair.table.rows[pair.rival]) for pair in whole]
-    compared = iter(compare_pairs(rows, METRIC))
+    found = dict(zip(whole, compare_pairs(rows, METRIC), strict=True))
     return [
         Claim(
             question,
-            [Answer(p.table, p.method, p.rival, next(compared)) for p in pairs if not p.missing],
+            [Answer(p.table, p.method, p.rival, found[p]) for p in pairs if not p.missing],
             list(dict.fromkeys((p.table, name) for p in pairs for name in p.missing)),
         )
         for question, pairs in asked
@@ -312,7 +312,9 @@ class Standing:
 def stand(
     tables: Sequence[JudgedTable], name: str, full_name: Callable[[str], str] = str
 ) -> list[Standing]:
-    """Where a method stands in every table that has it; p-values corrected for all together.
+    """Where a method stands in every table that has it.
+
+    P-values are corrected for all comparisons in tables that differ in their data set alone.
 
     Args:
         full_name: of what may be an alias or a loss file; asked for names without records only.
@@ -321,19 +323,19 @@ def stand(
     if not found:
         known = {row for table in tables for row in table.trained}
         raise unknown("method", name, known, "these have records; `harness eval` writes them")
-    asked = [
-        ("", [_Pair(table, own, rival) for rival in table.frame.index if rival != own])
-        for table, own in found
-    ]
+    own_rows = dict(found)
     return [
-        Standing(
-            table,
-            own,
-            claim.answers,
-            _must_beat(table, own),
-        )
-        for (table, own), claim in zip(found, _answered(asked), strict=True)
+        Standing(table, own_rows[table], claim.answers, _must_beat(table, own_rows[table]))
+        for tables in grouped(own_rows)
+        for table, claim in zip(tables, _answered(_against_all(tables, own_rows)), strict=True)
     ]
+
+
+def _against_all(
+    tables: Sequence[JudgedTable], own_rows: Mapping[JudgedTable, str]
+) -> list[tuple[str, list[_Pair]]]:
+    rivals = {t: [name for name in t.frame.index if name != own_rows[t]] for t in tables}
+    return [("", [_Pair(t, own_rows[t], name) for name in rivals[t]]) for t in tables]
 
 
 def _must_beat(table: JudgedTable, method: str) -> dict[str, str]:
@@ -342,7 +344,8 @@ def _must_beat(table: JudgedTable, method: str) -> dict[str, str]:
     if base := base_of(table, method):
         roles[base] = "its base"
     if best := best_of(table, [old for old in OLD if old != method]):
-        roles[best] = "the best of the old ones"
+        role = f"the best of the {'other ' * (method in OLD)}old ones"
+        roles[best] = f"{roles[best]}, {role}" if best in roles else role
     return roles
 
 
@@ -352,7 +355,7 @@ def _own_rows(tables: Sequence[JudgedTable], name: str) -> list[tuple[JudgedTabl
 
 def _own_row(table: JudgedTable, name: str) -> str | None:
     """The row of a name; of one's own loss, that of the newest version of its file."""
-    if name in table.rows:
+    if name in table.trained:
         return name
     versions = [row for row in table.trained if row.startswith(f"{name}{VERSION}")]
     if not versions:

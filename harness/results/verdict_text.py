@@ -16,10 +16,10 @@ from harness.results.concatenation import concatenation_in_words
 from harness.results.gains import Gain, gains
 from harness.results.layout import spec_of_label
 from harness.results.published import find_folder
-from harness.results.ranks import Ranks, grouped, rank
+from harness.results.ranks import Ranks, grouped, rank, rankable
 from harness.results.rendering import markdown_table, percent
 from harness.results.search_luck import luck_in_words
-from harness.results.shared_settings import shared_in_words
+from harness.results.shared_settings import FAR_APART, apart_in_words, shared_in_words
 from harness.results.stats import LEVEL, MIN_PAIRS
 from harness.results.verdict import (
     Answer,
@@ -37,10 +37,12 @@ from harness.results.verdict import (
 HOW_TO_READ = (
     "Differences are points of MAP@R of the concatenated embeddings, on classes that nobody tuned "
     "on. A method is called better if both tests say so: paired over reproductions that share "
-    f"their seeds (t-test, Holm over all questions below, {100 * LEVEL:.0f} %), and over draws of "
-    f"other test classes (bootstrap, 95 % interval). Below {MIN_PAIRS} shared reproductions "
-    "nothing is claimed. Neither test covers the search: all reproductions of a row share the "
-    "parameters that one search found. Reasons to doubt a row are those that its table marks."
+    f"their seeds (t-test, {100 * LEVEL:.0f} %, Holm over all comparisons under one protocol and "
+    "trunk), and over draws of other test classes (bootstrap, 95 % interval). Below "
+    f"{MIN_PAIRS} shared reproductions nothing is claimed. Neither test covers the search: all "
+    "reproductions of a row share the parameters that one search found. Reasons to doubt are those "
+    "that a table marks, and rates of the head that two searches found "
+    f"{FAR_APART:.0f} times apart or more: the difference may be one of these."
 )
 
 DIGITS = 10  # of a commit
@@ -101,7 +103,7 @@ def _group(verdict: Verdict, left: Sequence[Gain]) -> list[str]:
         _against_old(verdict.against_old),
         _gains(left),
         _against_start(verdict),
-        _ranks(verdict.ranks, verdict.tables) if verdict.ranks else [],
+        _ranks(verdict.ranks, verdict.tables, "###") if verdict.ranks else [],
         _missing(claims),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
@@ -116,7 +118,8 @@ def _tables(verdict: Verdict) -> list[str]:
     counts = _listed(
         [f"{_methods(len(table.trained))} on {table.dataset}" for table in verdict.tables]
     )
-    lines = [f"{counts}. Comparisons that the p-values are corrected for: {verdict.tests}."]
+    tests = f" Comparisons that the p-values are corrected for: {verdict.tests}."
+    lines = [f"{counts}.{tests if verdict.tests else ''}"]
     for table in verdict.tables:
         if table.left_out:
             lines.append(f"{table.left_out:,} images of {table.dataset} are missing or broken.")
@@ -148,10 +151,17 @@ def _in_short(claim: Claim) -> str:
 def _old_in_short(claim: Claim) -> str:
     parts = []
     for table, answers in _by_table(claim).items():
-        better = _better(answers)
-        said = f"yes, {better}" if better else "no"
+        said = _any_better(answers)
         parts.append(f"{table.dataset}: {said}; the best old one is {answers[0].rival}.")
     return markdown_text(" ".join(parts)) or NOT_YET
+
+
+def _any_better(answers: Sequence[Answer]) -> str:
+    """Whether any method is better than the best old one: "no" only where all were tested."""
+    if better := _better(answers):
+        return f"yes: {better}"
+    untested = any(answer.outcome is Outcome.UNTESTED for answer in answers)
+    return Outcome.UNTESTED.value if untested else "no"
 
 
 def _better(answers: Sequence[Answer]) -> str:
@@ -202,8 +212,14 @@ def _missing_from(claims: Iterable[Claim]) -> dict[JudgedTable, list[str]]:
 def _answer(answer: Answer) -> list[str]:
     return [
         f"- **{_said(answer)}** {_in_words(answer)}",
-        *_doubts(answer.table, answer.method, answer.rival),
+        *_doubts(answer.table, answer.method, answer.rival, more=_apart(answer)),
     ]
+
+
+def _apart(answer: Answer) -> list[str]:
+    rows = answer.table.rows
+    said = apart_in_words(rows[answer.method], rows[answer.rival])
+    return [said] if said else []
 
 
 def _within_luck(answer: Answer) -> bool:
@@ -227,15 +243,19 @@ def _item(text: str) -> str:
 
 
 def _said(answer: Answer) -> str:
-    text = answer.outcome.value
+    return _sentence(answer.outcome.value)
+
+
+def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _doubts(table: JudgedTable, *names: str) -> list[str]:
+def _doubts(table: JudgedTable, *names: str, more: Sequence[str] = ()) -> list[str]:
     """Why these rows may show less than the methods can do, or more."""
     doubted = [
         f"{name} ({', '.join(reasons)})" for name in names if (reasons := table.doubts(name))
     ]
+    doubted += more
     said = f"Reasons to doubt: {'; '.join(doubted)}."
     return [f"  {_item(said)}"] if doubted else []
 
@@ -245,15 +265,22 @@ def _against_old(claim: Claim) -> list[str]:
     if not claim.answers:
         return [*lines, "Not answered yet: it takes a row of theirs and an older one."]
     for table, answers in _by_table(claim).items():
-        better, best = _better(answers), answers[0].rival
-        verdict = f"Yes: {better}." if better else "No."
+        best, verdict = answers[0].rival, _sentence(_any_better(answers))
         best_old = f"The best of the old ones is {best}, {percent(*table.interval(best))}."
         lines.append(
             f"- **{markdown_text(f'{table.dataset}: {verdict}')}** {markdown_text(best_old)}"
         )
         lines += [f"  - {_in_words(answer)}" for answer in answers]
-        lines += _doubts(table, best, *(answer.method for answer in answers))
+        apart = [said for answer in answers for said in _apart(answer)]
+        lines += _doubts(table, best, *(answer.method for answer in answers), more=apart)
     return lines
+
+
+def _share(gain: Gain) -> str:
+    """Of the published gain; of too few reproductions none is claimed."""
+    if not gain.tested or gain.published <= 0:
+        return ""
+    return f"{100 * gain.ours / gain.published:.0f} %"
 
 
 def _gains(left: Sequence[Gain]) -> list[str]:
@@ -268,7 +295,7 @@ def _gains(left: Sequence[Gain]) -> list[str]:
                 "measured by": title_of(gain.metric),
                 "published": f"{gain.published:+.2f}",
                 "here": f"{gain.ours:+.2f}",
-                "left": f"{100 * gain.ours / gain.published:.0f} %" if gain.published > 0 else "",
+                "left": _share(gain),
                 "source": gain.source,
             }
             for gain in left
@@ -279,7 +306,9 @@ def _gains(left: Sequence[Gain]) -> list[str]:
         *markdown_table(frame),
         "",
         "Points of the paper's own tables and of these. Network, training and protocol are not the "
-        "papers', so this says what is left under equal conditions for all, not who erred.",
+        "papers', so this says what is left under equal conditions for all, not who erred. A paper "
+        "may have gained by pooling, normalisation, batches and head together; these rows differ "
+        "by their losses and what belongs to them.",
     ]
 
 
@@ -303,19 +332,28 @@ def _against_start(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _ranks(ranks: Ranks, tables: Sequence[JudgedTable]) -> list[str]:
-    names = _listed([table.dataset for table in tables])
+def _ranks(ranks: Ranks, tables: Sequence[JudgedTable], level: str, where: str = "") -> list[str]:
+    ranked = rankable(tables)
+    names = _listed([table.dataset for table in ranked])
     listed = ", ".join(f"{method} {mean:.1f}" for method, mean in ranks.by_method.items())
-    lines = [f"### Average ranks over {markdown_text(names)}", "", markdown_text(f"{listed}.")]
+    lines = [f"{level} Average ranks over {markdown_text(names)}{where}", ""]
+    lines.append(markdown_text(f"{listed}."))
+    if any(len(table.trained) > len(ranks.methods) for table in ranked):
+        lines.append(f"Ranked among the {len(ranks.methods)} methods that all of these have.")
+    if others := [table.dataset for table in tables if table not in ranked]:
+        lines.append(markdown_text(f"Not ranked, for want of shared methods: {_listed(others)}."))
     if ranks.datasets == 2:
         return [*lines, "Of two tables no critical difference is given."]
     said = f"Ranks closer than {ranks.critical:.1f} are not told apart (Nemenyi, {LEVEL})."
     return [*lines, said]
 
 
-def _missing(claims: Iterable[Claim]) -> list[str]:
+def _missing(claims: Sequence[Claim]) -> list[str]:
     """The commands that would answer what is not answered."""
     by_table = _missing_from(claims)
+    for table in {answer.table: None for claim in claims for answer in claim.answers}:
+        if _untested(claims, table):
+            by_table[table] += []
     if not by_table:
         return []
     lines = ["### What would answer the rest", "", "```"]
@@ -323,11 +361,30 @@ def _missing(claims: Iterable[Claim]) -> list[str]:
         dataset = spec_of_label(table.dataset)
         where = ["--dataset", dataset, "--protocol", table.protocol, "--trunk", table.trunk]
         where += ["--allow-missing"] if table.left_out else []
-        for command in ("search", "eval"):
-            # As a shell takes it, also where a name has blanks.
-            words = ["harness", command, "--loss", *methods, *where]
-            lines.append(one_line(shlex.join(words)))
+        again = _untested(claims, table)
+        more = ["--reproductions", str(MIN_PAIRS)]
+        for command, names, flags in (
+            ("search", methods, where),
+            ("eval", methods, where),
+            ("eval", again, [*where, *more]),
+        ):
+            if names:  # as a shell takes it, also where a name has blanks
+                words = ["harness", command, "--loss", *names, *flags]
+                lines.append(one_line(shlex.join(words)))
     return [*lines, "```"]
+
+
+def _untested(claims: Iterable[Claim], table: JudgedTable) -> list[str]:
+    """The methods of a table that have too few reproductions for an answer."""
+    compared = [
+        name
+        for claim in claims
+        for answer in claim.answers
+        if answer.table is table and answer.outcome is Outcome.UNTESTED
+        for name in (answer.method, answer.rival)
+        if name in table.trained and len(table.rows[name]) < MIN_PAIRS
+    ]
+    return list(dict.fromkeys(compared))
 
 
 def standings_to_markdown(standings: Sequence[Standing]) -> str:
@@ -339,7 +396,8 @@ def standings_to_markdown(standings: Sequence[Standing]) -> str:
         lines += ["", *_standing(standing)]
     for tables in grouped(standing.table for standing in standings):
         if ranks := rank(tables):
-            lines += ["", *_ranks(ranks, tables)]
+            where = f", {markdown_text(tables[0].trunk)}, {markdown_code(tables[0].protocol)}"
+            lines += ["", *_ranks(ranks, tables, "##", where)]
     return "\n".join(lines) + "\n"
 
 
@@ -351,7 +409,7 @@ def _standing(standing: Standing) -> list[str]:
         f"## {_title([table])}",
         "",
         f"Rank {place} of {count}, MAP@R {percent(*table.interval(method))} over "
-        f"{len(table.rows[method])} reproductions. {markdown_text(_counts(trained))}",
+        f"{_counted(len(table.rows[method]), 'reproduction')}. {markdown_text(_counts(trained))}",
         "",
     ]
     by_rival = {answer.rival: answer for answer in standing.answers}
@@ -360,20 +418,22 @@ def _standing(standing: Standing) -> list[str]:
             answer = by_rival[rival]
             against = markdown_text(f"Against {role}:")
             lines.append(f"- {against} **{_said(answer)}** {_in_words(answer)}")
-            lines += _doubts(table, rival)
+            lines += _doubts(table, rival, more=_apart(answer))
         else:
             unknown = f"Against {role}: not answered, there are no records of {rival}."
             lines.append(_item(unknown))
     lines += [line.strip() for line in _doubts(table, method)]
     if luck := luck_in_words([(table.dataset, table.searches)]):
         lines.append(_item(luck))
-    return [*lines, "", *markdown_table(_against_all(standing))]
+    return [*lines, "", *markdown_table(_against_all(standing))] if standing.answers else lines
 
 
 def _counts(answers: Sequence[Answer]) -> str:
     def with_outcome(*wanted: Outcome) -> str:
         return _listed([a.rival for a in answers if a.outcome in wanted]) or "none"
 
+    if not answers:
+        return "There is no other method to hold it against."
     untested = [a for a in answers if a.outcome is Outcome.UNTESTED]
     if len(untested) == len(answers):
         return "Nothing is claimed: it shares too few reproductions with the other rows."
@@ -427,4 +487,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _methods(count: int) -> str:
-    return f"{count} method" if count == 1 else f"{count} methods"
+    return _counted(count, "method")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"

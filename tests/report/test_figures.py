@@ -43,6 +43,34 @@ def test_a_method_is_known_by_its_alias(results: Path, tmp_path: Path) -> None:
     assert "ccp-c2" in path.read_text() and "hpl-pa" not in path.read_text()
 
 
+def test_luck_of_two_searches_has_a_shade_of_its_own(tmp_path: Path) -> None:
+    """Of three methods, two are almost one loss, and one is really behind."""
+    ranges = {"coarse_weight": {"low": 1e-3, "high": 1.0, "log": True}}
+    search = {**make_record().search, "base": "proxyanchor", "ranges": ranges}
+    scores = [0.5, 0.51, 0.52, 0.53, 0.54]
+    put_scores(tmp_path, "proxyanchor", scores)
+    lucky = [score + 0.1 for score in scores]
+    params = {"coarse_weight": 1e-3}
+    put_scores(tmp_path, "hpl-pa", lucky, params=params, search=search)
+    folder = put_scores(tmp_path, "ms", [score - 0.1 for score in scores])
+    table = read_table(folder)
+    assert table is not None
+    image = draw("differences", Choice(table)).axes[0].images[0].get_array()
+    assert image is not None
+    lucks, real, behind = image[0][1], image[0][2], image[1][2]
+    assert real == behind < lucks < 1  # hpl-pa, proxyanchor, ms
+
+
+def test_nobody_leads_a_figure_of_too_few_reproductions(tmp_path: Path) -> None:
+    for count, fill in ((1, ["white", "white"]), (5, ["white", "black"])):
+        folder = put_scores(tmp_path, "ms", [0.5 + 0.01 * i for i in range(count)])
+        put_scores(tmp_path, "c2", [0.6 + 0.01 * i for i in range(count)])
+        table = read_table(folder)
+        assert table is not None
+        axes = draw("scores", Choice(table)).axes[0]
+        assert [bar.lines[0].get_markerfacecolor() for bar in axes.containers] == fill  # type: ignore[union-attr]
+
+
 def test_the_marks_are_where_the_scores_are(table: Table) -> None:
     axes = draw("selection", Choice(table)).axes[0]
     places = [tuple(points.get_offsets()[0]) for points in axes.collections]  # type: ignore[index]

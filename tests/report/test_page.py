@@ -225,6 +225,18 @@ def test_nobody_is_called_the_best_from_too_few_reproductions(
     assert [line.group for line in enough][:2] == ["best", ""]
 
 
+def test_a_page_of_single_runs_at_fixed_parameters_claims_nothing_and_misses_no_search(
+    tmp_path: Path,
+) -> None:
+    fixed: dict[str, Any] = {**make_record().search, "trials": 0}
+    for method, score in (("ms", 0.5), ("c2", 0.6)):
+        put_scores(tmp_path, method, [score], search=fixed)
+    text = render(read_report(tmp_path))
+    assert "1 of 1 rest on too few reproductions to say." in text
+    assert "differences are real" not in text
+    assert "No parameters of the trials" not in text
+
+
 def test_ranks_are_averaged_over_data_sets_of_one_protocol(results: Path) -> None:
     (group,) = average([table_in(folder) for folder in sorted(results.glob("mlrc/*"))])
     ranks = group.ranks
@@ -277,6 +289,11 @@ def test_every_look_at_the_test_is_counted_once(tmp_path: Path) -> None:
     note_test_opening(folder, "ms", "abc", 6)  # of a test that was never written
     (said,) = [text for text in warnings(table_in(folder)) if "were opened" in text]
     assert said.startswith("Test classes were opened 11 times for 16 tests")
+    for repetition in range(1, 6):  # one more search of it, of which the table shows the other
+        again = full_record("ms", repetition, 0.1, seed=1)
+        again.write(folder / "records" / "ms" / f"def-{repetition:02}.json")
+    (said,) = [text for text in warnings(table_in(folder)) if "were opened" in text]
+    assert said.startswith("Test classes were opened 11 times for 21 tests")
 
 
 def test_a_page_of_old_records_says_what_is_missing_and_what_brings_it(tmp_path: Path) -> None:

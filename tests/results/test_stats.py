@@ -127,6 +127,7 @@ def test_friedman_is_scipys_and_needs_three_methods_on_five_sets() -> None:
     scores = np.random.default_rng(4).random((6, 3))
     assert friedman(scores.tolist()) == stats.friedmanchisquare(*scores.T).pvalue
     assert friedman(scores[:4].tolist()) is None and friedman(scores[:, :2].tolist()) is None
+    assert friedman([[0.5] * 3] * 6) is None  # all tie: nothing to be tested
 
 
 def test_intervals_of_many_comparisons_are_those_of_each_alone() -> None:

@@ -123,11 +123,11 @@ def test_p_values_are_corrected_for_all_questions_together(tmp_path: Path) -> No
     for name, scores in runs.items():
         put_scores(tmp_path, name, scores)
     verdict = judged(tmp_path)
-    # Each against proxynca, and once more, since it is also the best of the old ones.
-    rivals = [(name, "proxynca") for name in ("proxynca++", "proxygml", "hpl-nca")] * 2
+    # Each against proxynca, which is also the best of the old ones: asked twice, tested once.
+    rivals = [(name, "proxynca") for name in ("proxynca++", "proxygml", "hpl-nca")]
     expected = holm([stats.ttest_rel(runs[a], runs[b]).pvalue for a, b in rivals])
     answers = [a for claim in (*verdict.systems, verdict.against_old) for a in claim.answers]
-    assert verdict.tests == len(answers) == 6
+    assert (verdict.tests, len(answers)) == (3, 6)
     found = {(a.method, a.comparison.concatenated.t_test) for a in answers}
     by_name = {name: p for (name, _), p in zip(rivals, expected, strict=True)}
     assert {name for name, _ in found} == set(by_name)
@@ -197,6 +197,22 @@ def test_average_ranks_get_a_critical_difference_from_three_tables_on(
     )
 
 
+def test_tables_that_share_too_few_methods_are_left_out_of_the_ranks_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ms, c2 and margin on cub, ms and c2 on cars, ms alone on sop."""
+    scores = {"ms": 0.5, "c2": 0.4, "margin": 0.45}
+    for dataset, methods in (("cub", scores), ("cars", ("ms", "c2")), ("sop", ("ms",))):
+        for method in methods:
+            put_scores(tmp_path, method, scores_around(scores[method]), dataset=dataset)
+    for arguments in ([], ["c2"]):
+        text = said(tmp_path, capsys, *arguments)
+        assert "Average ranks over cars and cub" in text
+        assert "ms 1.0, c2 2.0." in text
+        assert "Ranked among the 2 methods that all of these have." in text
+        assert ("Not ranked, for want of shared methods: sop." in text) == (not arguments)
+
+
 def test_one_large_model_is_not_judged(tmp_path: Path) -> None:
     put_scores(tmp_path, "ms", scores_around(0.40, 0))
     put_scores(tmp_path, "ccp-c2", scores_around(0.60, 1), kind="single")
@@ -240,6 +256,31 @@ def test_the_text_has_answers_tests_doubts_and_what_is_missing(
         r"bninception\nharness eval --loss proxynca\+\+",
         text,
     )
+
+
+def test_of_single_runs_nothing_is_claimed_and_more_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_scores(tmp_path, "c2", [0.25])
+    put_scores(tmp_path, "ccp-c2", [0.28])
+    text = said(tmp_path, capsys)
+    too_few = "too few shared reproductions to say"
+    assert "2 methods on cub.\n" in text  # no p-value, nothing to correct
+    assert f"the best of the old ones? cub: {too_few}; the best old one is c2." in text
+    assert f"**cub: T{too_few[1:]}.**" in text
+    assert "| cub | ccp-c2 over c2 | MAP@R | +1.55 | +3.00 |  | CCP supplement" in text
+    where = "--dataset cub --protocol mlrc --trunk bninception"
+    assert f"\nharness eval --loss ccp-c2 c2 {where} --reproductions 5\n" in text
+    alone = said(tmp_path, capsys, "ccp-c2")
+    assert "over 1 reproduction. Nothing is claimed" in alone
+
+
+def test_a_method_alone_has_nobody_to_be_held_against(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_scores(tmp_path, "c2", scores_around(0.25))
+    text = said(tmp_path, capsys, "c2")
+    assert "There is no other method to hold it against." in text and "|" not in text
 
 
 def test_what_is_missing_would_be_searched_without_the_images_that_the_table_lacks(
@@ -306,7 +347,7 @@ def test_searches_of_one_loss_with_other_seeds_say_what_luck_can_do(
     brief = "yes, by no more than searches of one loss differ by"
     assert f"proxynca++ against proxynca: {brief} (cub)." in text
     of_old = "proxynca++ (by no more than searches of one loss differ by)"
-    assert f"cub: yes, {of_old}; the best old one is proxynca." in text
+    assert f"cub: yes: {of_old}; the best old one is proxynca." in text
     assert f"**cub: Yes: {of_old}.**" in text
     assert f"| {brief} |" in said(tmp_path, capsys, "proxynca++")
 
@@ -328,6 +369,29 @@ def test_a_setting_that_all_methods_searched_says_how_it_orders_them(
         text = said(tmp_path, capsys)
         assert (said_of_rate in text.replace("\\", "")) == (i == 4)
         assert "margin on cub" not in text
+
+
+@pytest.mark.parametrize(
+    ("searched", "rate", "doubted"),
+    [([1e-5, 0.1], 0.011, True), ([1e-5, 0.1], 0.009, False), (None, 0.011, False)],
+)
+def test_a_lead_of_two_methods_that_were_searched_to_far_apart_rates_says_so(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    searched: list[float] | None,
+    rate: float,
+    doubted: bool,
+) -> None:
+    """Eleven or nine times apart; a rate that the protocol leaves to the method is its own."""
+    protocol = {**make_record().identity["protocol"], "search_head_lr": searched}
+    for method, score, own in (("proxynca", 0.30, 1e-3), ("proxynca++", 0.35, rate)):
+        params = {"head_lr": own, "loss_lr": own}
+        put_scores(tmp_path, method, scores_around(score), params=params, protocol=protocol)
+    rates = f"proxynca++ and proxynca at head_lr of {rate} and 0.001"
+    text = said(tmp_path, capsys).replace("\\", "")
+    assert text.count(rates) == 2 * doubted  # of its paper's claim, and against the best old one
+    assert "at loss_lr" not in text
+    assert (rates in said(tmp_path, capsys, "proxynca++").replace("\\", "")) == doubted
 
 
 def test_what_concatenation_adds_says_whether_it_orders_the_methods(
@@ -391,6 +455,32 @@ def test_a_loss_of_ones_own_is_found_by_its_name_in_its_newest_version(tmp_path:
         stand(tables_in(tmp_path), "mien")
     (standing,) = stand(tables_in(tmp_path), "multi-similarity", lambda alias: "ms")
     assert standing.method == "ms"
+
+
+def test_p_values_of_one_method_are_corrected_within_a_protocol(tmp_path: Path) -> None:
+    runs = {name: scores_around(mean, i) for i, (name, mean) in enumerate(NEAR.items())}
+    other = {**make_record().identity["protocol"], "name": "other"}
+    for name, scores in runs.items():
+        put_scores(tmp_path, name, scores)
+        put_scores(tmp_path, name, scores, protocol=other)
+    expected = holm([stats.ttest_rel(runs["ms"], runs[name]).pvalue for name in ("c2", "margin")])
+    for standing in stand(tables_in(tmp_path), "ms"):
+        found = {a.rival: a.comparison.concatenated.t_test for a in standing.answers}
+        assert [found["c2"], found["margin"]] == pytest.approx(expected, rel=1e-9)
+
+
+NEAR = {"ms": 0.4, "c2": 0.402, "margin": 0.401}
+
+
+def test_a_base_that_is_also_the_best_old_loss_is_both(tmp_path: Path) -> None:
+    search: dict[str, Any] = {**make_record().search, "base": "c2"}
+    put_scores(tmp_path, "c2", scores_around(0.40, 0))
+    put_scores(tmp_path, "ms", scores_around(0.30, 1))
+    put_scores(tmp_path, "ccp-c2", scores_around(0.42, 2), search=search)
+    (standing,) = stand(tables_in(tmp_path), "ccp-c2")
+    assert standing.must_beat["c2"] == "its base, the best of the old ones"
+    (standing,) = stand(tables_in(tmp_path), "c2")
+    assert standing.must_beat == {"ms": "the best of the other old ones"}
 
 
 def test_a_loss_of_ones_own_is_ranked_with_tests_against_every_row(
@@ -466,6 +556,7 @@ def test_the_verdict_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nobody"], "no method named 'nobody'"),
+        (["pretrained"], "no method named 'pretrained'"),
         (["--dataset", "sop"], "of what was asked for"),
         (["--against", "nowhere"], "no folder at nowhere; --against takes"),
     ],
@@ -474,5 +565,6 @@ def test_what_cannot_be_judged_is_a_message(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_scores(tmp_path, "ms", scores_around(0.40, 0))
+    put(tmp_path, make_record("pretrained", 0, 0.3, kind="naive"))
     assert main(["verdict", "--results-dir", str(tmp_path), "--against", "none", *arguments]) == 2
     assert message in capsys.readouterr().err
