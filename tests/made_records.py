@@ -9,7 +9,7 @@ from typing import Any
 from harness.results.layout import metrics_path, record_path, table_path
 from harness.results.records import MetricsRecord, TestRecord
 
-QUERIES = [4, 2, 2]  # of three test classes
+QUERIES = [4, 2, 2] * 4  # of twelve test classes
 
 
 def make_record(
@@ -26,7 +26,9 @@ def make_record(
         **{"data_fingerprint": "d1", "split": "s1", "seed": 0},
     }
     scores = {"map_at_r": score, "r_precision": score, "p_at_1": score}
-    per_class: dict[str, list[float | None]] = {"map_at_r": [score] * 3, "p_at_1": [score] * 3}
+    per_class: dict[str, list[float | None]] = {
+        metric: [score] * len(QUERIES) for metric in ("map_at_r", "p_at_1")
+    }
     fold = {
         **{"best_step": 200, "steps": 400, "train_seconds": 8.0, "peak_memory": 2**30},
         **{"device": "cpu", "stopped_by": "patience"},
@@ -42,7 +44,7 @@ def make_record(
         "dims": {"concatenated": 512, "separated": 128},
         "scores": {"concatenated": scores, "separated": scores},
         "separated": [scores] * 4,
-        "queries": 8,
+        "queries": sum(QUERIES),
         "queries_dropped": 0,
         "test_fingerprint": "t1",
         "folds": [fold] * 4,

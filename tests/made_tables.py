@@ -15,7 +15,7 @@ from harness.results.records import TestRecord
 MARKUP = "<script>alert('1')</script>"
 FORMULA = '=cmd()|"x"_$y$&{z}'
 METHODS = ("ccp-c2", "hpl-pa", "ms", "triplet", "contrastive", FORMULA)
-CLASSES = ["Albatross", MARKUP, 'a "quoted" & `marked` class']
+CLASSES = ["Albatross", MARKUP, 'a "quoted" & `marked` class', *(f"bird {i}" for i in range(9))]
 
 EVENTS = {"ccp-c2": {"new proxies": [0, 250]}, "hpl-pa": {"new clusters": {"every": 40}}}
 TRIALS = 12
@@ -56,7 +56,7 @@ def full_record(method: str, repetition: int, base: float, **changes: Any) -> Te
         "asked": {"trials": 50, "reproductions": 10},
     }
     scores = {"map_at_r": score, "r_precision": score + 0.1, "p_at_1": score + 0.2}
-    of_classes = [score - 0.1, score, score + 0.2]
+    of_classes = [score - 0.1, score, score + 0.2] * 4
     per_class = {"map_at_r": of_classes, "p_at_1": of_classes}
     values: dict[str, Any] = {
         "scores": {"concatenated": scores, "separated": scores},

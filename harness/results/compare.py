@@ -20,6 +20,7 @@ from harness.results.rows import Row, label_of, mean_score, read_rows, run_of
 from harness.results.search_luck import almost_one
 from harness.results.stats import (
     LEVEL,
+    MIN_CLASSES,
     MIN_PAIRS,
     Paired,
     class_intervals,
@@ -48,7 +49,8 @@ class Comparison:
         separated: over the same, each by the mean of its fold models, whose folds are always the
             same and thus no further evidence.
         classes: 95 % interval of the concatenated difference over draws of test classes; None
-            where records keep no such scores of the classes.
+            where records keep no such scores of the classes, or of too few.
+        num_classes: whose scores both have.
         tests: how many comparisons the p-values are corrected for: those that have one.
         almost_one: one is the base of the other, which was best where it is almost that.
     """
@@ -62,6 +64,7 @@ class Comparison:
     classes: tuple[float, float] | None
     tests: int = 1
     almost_one: bool = False
+    num_classes: int = 0
 
     @property
     def lead(self) -> Lead:
@@ -235,8 +238,13 @@ def _with_intervals(
         if of_classes is not None:
             queries, differences = of_classes
             together[queries][i] = differences
-    compared = list(found)
+    compared = [
+        replace(comparison, num_classes=0 if of_classes is None else len(of_classes[0]))
+        for comparison, of_classes in zip(found, drawn, strict=True)
+    ]
     for queries, members in together.items():
+        if len(queries) < MIN_CLASSES:
+            continue
         intervals = class_intervals(list(members.values()), queries)
         for i, interval in zip(members, intervals, strict=True):
             compared[i] = replace(compared[i], classes=interval)
@@ -272,7 +280,11 @@ def in_words(comparison: Comparison) -> str:
             f"whether that is real (it takes {MIN_PAIRS})."
         )
     over_runs = f"paired over {runs} p {spell_p(p_value)}" + (" after Holm" * (c.tests > 1))
-    if c.classes is None:
+    if c.classes is None and c.num_classes:
+        over_classes = (
+            f"no interval over test classes: it takes {MIN_CLASSES} of them, not {c.num_classes}"
+        )
+    elif c.classes is None:
         over_classes = (
             f"no interval over test classes: the records keep no {title_of(c.metric)} of classes"
         )

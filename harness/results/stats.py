@@ -17,6 +17,10 @@ MIN_PAIRS = 5
 # The smallest p-value of a two-sided Wilcoxon test of five pairs is 0.0625.
 MIN_PAIRS_WILCOXON = 6
 
+# From fewer test classes no interval over draws of them is given. Where there is no difference, it
+# leaves out zero in 28 % of the cases with 3 classes, in 16 % with 5, in 10 % with 10.
+MIN_CLASSES = 10
+
 ROUNDING = 1e-12  # scores that differ by less are equal
 
 RESAMPLES = 9999

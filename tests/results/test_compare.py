@@ -71,20 +71,34 @@ def test_several_pairs_are_corrected_together(tmp_path: Path) -> None:
 
 
 def test_classes_are_drawn_by_their_mean_difference_over_runs(tmp_path: Path) -> None:
-    """Three classes of 4, 2 and 2 queries; one more in which no query counts."""
-    queries = [4, 2, 0, 2]
-    values: dict[str, list[list[float | None]]] = {
-        "one": [[0.5, 0.9, None, 0.3], [0.7, 0.8, None, 0.2]],
-        "other": [[0.4, 0.5, None, 0.35], [0.5, 0.6, None, 0.25]],
-    }
-    for name, by_run in values.items():
+    """Twelve classes of 1 to 12 queries, and one in which no query counts, two runs each."""
+    queries = [0, *range(1, 13)]
+    values = np.random.default_rng(0).random((2, 2, 12)).round(3) / 2
+    values[0] += 0.4
+    for name, by_run in zip(("one", "other"), values, strict=True):
         for repetition, by_class in enumerate(by_run, start=1):
-            per_class = {"concatenated": {"map_at_r": by_class}}
-            score = np.average(np.array(by_class, float)[[0, 1, 3]], weights=[4, 2, 2])
+            per_class = {"concatenated": {"map_at_r": [None, *by_class.tolist()]}}
             changes: dict[str, Any] = {"per_class": per_class, "class_queries": queries}
+            score = np.average(by_class, weights=queries[1:])
             put(tmp_path, make_record(name, repetition, score, **changes))
     (found,) = compared(tmp_path, "one", "other")
-    assert found.classes == pytest.approx(class_intervals([[0.15, 0.3, -0.05]], [4, 2, 2])[0])
+    differences = (values[0] - values[1]).mean(axis=0)
+    assert found.classes == pytest.approx(class_intervals([differences.tolist()], queries[1:])[0])
+
+
+@pytest.mark.parametrize(("classes", "claimed"), [(9, False), (10, True)])
+def test_of_few_test_classes_no_difference_is_called_real(
+    tmp_path: Path, classes: int, claimed: bool
+) -> None:
+    for name, scores in (("base", BASE), ("better", BETTER)):
+        for repetition, score in enumerate(scores, start=1):
+            per_class = {"concatenated": {"map_at_r": [score] * classes}}
+            changes: dict[str, Any] = {"per_class": per_class, "class_queries": [2] * classes}
+            put(tmp_path, make_record(name, repetition, score, **changes))
+    (found,) = compared(tmp_path, "base", "better")
+    assert (found.classes is not None) == claimed
+    assert ("better is better than base" in in_words(found)) == claimed
+    assert ("it takes 10 of them, not 9" in in_words(found)) == (not claimed)
 
 
 def test_too_few_reproductions_get_no_p_value_but_a_sentence(tmp_path: Path) -> None:
@@ -117,7 +131,7 @@ def test_a_sentence_claims_no_more_than_was_shown(
 ) -> None:
     for name, step in (("base", 0.0), ("better", 1.0)):
         for repetition, gain in enumerate(gains, start=1):
-            per_class = {"concatenated": {"map_at_r": [0.5 + step * c for c in by_class]}}
+            per_class = {"concatenated": {"map_at_r": [0.5 + step * c for c in by_class * 4]}}
             put(tmp_path, make_record(name, repetition, 0.5 + step * gain, per_class=per_class))
     (found,) = compared(tmp_path, "base", "better")
     assert words in in_words(found)
