@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from harness.results.layout import spec_of_label
 from harness.results.published import find_folder
 from harness.results.ranks import Ranks, grouped, rank, rankable
 from harness.results.rendering import markdown_table, percent
+from harness.results.rows import Row
 from harness.results.search_luck import luck_in_words
 from harness.results.shared_settings import FAR_APART, apart_in_words, shared_in_words
 from harness.results.stats import LEVEL, MIN_PAIRS
@@ -188,6 +190,8 @@ def _by_table(claim: Claim) -> dict[JudgedTable, list[Answer]]:
 
 
 def _claim(claim: Claim) -> list[str]:
+    if not claim.answers:  # said in short; the commands at the end name what is missing
+        return []
     lines = [f"### {claim.question}", ""]
     lines += [line for answer in claim.answers for line in _answer(answer)]
     return [*lines, *_without(claim)]
@@ -261,9 +265,9 @@ def _doubts(table: JudgedTable, *names: str, more: Sequence[str] = ()) -> list[s
 
 
 def _against_old(claim: Claim) -> list[str]:
-    lines = [f"### {claim.question}", ""]
     if not claim.answers:
-        return [*lines, "Not answered yet: it takes a row of theirs and an older one."]
+        return []
+    lines = [f"### {claim.question}", ""]
     for table, answers in _by_table(claim).items():
         best, verdict = answers[0].rival, _sentence(_any_better(answers))
         best_old = f"The best of the old ones is {best}, {percent(*table.interval(best))}."
@@ -284,9 +288,9 @@ def _share(gain: Gain) -> str:
 
 
 def _gains(left: Sequence[Gain]) -> list[str]:
+    if not left:  # no paper prints a pair that these tables have, on the same data set
+        return []
     lines = ["### How much of the papers' gains is left?", ""]
-    if not left:
-        return [*lines, "No paper prints a pair that these tables have, on the same data set."]
     frame = pd.DataFrame(
         [
             {
@@ -314,9 +318,9 @@ def _gains(left: Sequence[Gain]) -> list[str]:
 
 def _against_start(verdict: Verdict) -> list[str]:
     claim = verdict.against_start
-    lines = [f"### {claim.question}", ""]
     if not claim.answers:
-        return [*lines, "Not answered yet: `harness eval` measures it beside every table."]
+        return []
+    lines = [f"### {claim.question}", ""]
     for answer in claim.answers:
         table, start = answer.table, answer.rival
         below = [name for name in table.trained if table.score(name) <= table.score(start)]
@@ -362,16 +366,25 @@ def _missing(claims: Sequence[Claim]) -> list[str]:
         where = ["--dataset", dataset, "--protocol", table.protocol, "--trunk", table.trunk]
         where += ["--allow-missing"] if table.left_out else []
         again = _untested(claims, table)
+        searched = [name for name in again if table.rows[name][-1].search.get("trials")]
         more = ["--reproductions", str(MIN_PAIRS)]
         for command, names, flags in (
             ("search", methods, where),
             ("eval", methods, where),
-            ("eval", again, [*where, *more]),
+            ("eval", searched, [*where, *more]),
         ):
             if names:  # as a shell takes it, also where a name has blanks
                 words = ["harness", command, "--loss", *names, *flags]
                 lines.append(one_line(shlex.join(words)))
+        fixed = [name for name in again if name not in searched]
+        lines += dict.fromkeys(_once_more(table.rows[name]) for name in fixed)
     return [*lines, "```"]
+
+
+def _once_more(row: Row) -> str:
+    """The command that made a row at fixed parameters, for as many reproductions as it takes."""
+    made = re.sub(r" --reproductions[ =]\S+", "", str(row[-1].provenance["command"]))
+    return one_line(f"{made} --reproductions {MIN_PAIRS}")
 
 
 def _untested(claims: Iterable[Claim], table: JudgedTable) -> list[str]:

@@ -250,7 +250,9 @@ def test_the_text_has_answers_tests_doubts_and_what_is_missing(
     ) in text
     assert "paired over 10 reproductions p < 0.001" in text
     assert "Reasons to doubt: ccp-c2 (fewer trials or reproductions)." in text
-    assert "- Not answered on cub: no records of proxynca++, proxynca." in text
+    assert "- Not answered on cub: no records of ccp-c1, c1, c1-xbm, c2-xbm" in text
+    assert "- Does ProxyNCA++ beat ProxyNCA? Not answered yet.\n" in text
+    assert "### Does ProxyNCA++ beat" not in text  # nothing more to say of it
     assert re.search(
         r"harness search --loss proxynca\+\+ .*c2-xbm.* --dataset cub --protocol mlrc --trunk "
         r"bninception\nharness eval --loss proxynca\+\+",
@@ -273,6 +275,22 @@ def test_of_single_runs_nothing_is_claimed_and_more_are_asked_for(
     assert f"\nharness eval --loss ccp-c2 c2 {where} --reproductions 5\n" in text
     alone = said(tmp_path, capsys, "ccp-c2")
     assert "over 1 reproduction. Nothing is claimed" in alone
+
+
+def test_more_runs_of_fixed_parameters_are_asked_for_by_the_command_that_made_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = make_record()
+    command = "harness eval --loss ccp --set params.x=2 --reproductions 1 --workers 2"
+    changes: dict[str, Any] = {
+        "search": {**record.search, "trials": 0},
+        "provenance": {**record.provenance, "command": command},
+    }
+    put_scores(tmp_path, "c2", scores_around(0.25))
+    put_scores(tmp_path, "ccp-c2", [0.28], **changes)
+    text = said(tmp_path, capsys)
+    again = "harness eval --loss ccp --set params.x=2 --workers 2 --reproductions 5"
+    assert text.count(f"\n{again}\n") == 1
 
 
 def test_a_method_alone_has_nobody_to_be_held_against(
