@@ -127,7 +127,7 @@ class EvaluationProtocol:
         test_metrics: what a test measures besides, as "recall_at_2" and "nmi".
         crops: where the crops of training are resized; on the device of training, "gpu", a pixel
             may differ by 1 of 255.
-        precision: of the trunk on a card: "fp32" is torch's default, which lets convolutions use
+        precision: of the trunk: "fp32" is torch's default, which lets convolutions use
             TF32 where a card has it; "tf32" lets products, too; "bf16" computes trunk and head in
             bfloat16. Loss and distances are computed in full float32.
         threads: CPU threads of one training process, so that workers never change a score.
