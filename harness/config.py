@@ -12,6 +12,7 @@ import yaml
 from msgspec import Meta
 
 from harness.errors import HarnessError, refusing, unknown
+from harness.plain_text import writable
 from harness.plain_yaml import read_yaml
 from harness.redact import redact
 from harness.typed import convert
@@ -139,6 +140,11 @@ class RunConfig:
             convert(vars(self), _Fields, "config")
         for name in PATHS:
             object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
+        for name, value in vars(self).items():
+            if isinstance(value, str) and value != writable(value):  # it could not be kept
+                raise HarnessError(
+                    f"{name} is not UTF-8: {writable(value)}; rename the file or folder"
+                )
 
     def updated(self, values: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed; unknown names and wrong types are refused."""
@@ -158,8 +164,11 @@ class RunConfig:
 
 def load_config(path: Path, what: str = "config") -> dict[str, Any]:
     """The values in a YAML file."""
+    path = path.expanduser()
+    if path.exists() and not path.is_file() and not path.is_dir():  # as /dev/zero, without an end
+        raise HarnessError(f"cannot read {what} {path}: it is no file")
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise HarnessError(f"cannot read {what} {path}: {reason}") from None

@@ -280,11 +280,22 @@ def _trainval(protocol: EvaluationProtocol, listing: Listing) -> tuple[int, ...]
     return listing.given_trainval
 
 
-def build_experiment(config: RunConfig) -> Experiment:
-    """The benchmark of a config with its loss."""
+def build_experiment(config: RunConfig, begun_as: str = "") -> Experiment:
+    """The benchmark of a config with its loss.
+
+    Args:
+        begun_as: name of the method when the work began; a loss file that has been edited since
+            is refused, since its scores would stand beside parameters of another loss.
+    """
     if not config.loss:
         raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
     method = registry.load_method(config.loss)
+    if begun_as and method.name != begun_as:
+        raise HarnessError(
+            f"{config.loss} was changed while it was being used: it was {begun_as} and is "
+            f"{method.name}\n  what is finished is kept; put back what it was and repeat the "
+            "command to go on, or search what it is now"
+        )
     dataset, _ = registry.load_dataset(config.dataset)
     with refusing():
         if config.space:
@@ -297,10 +308,28 @@ def build_experiment(config: RunConfig) -> Experiment:
     return Experiment(**{**parts, "config": replace(config, params=params)}, method=method)
 
 
+def check_tested(experiment: Experiment) -> None:
+    """Refuse to test where no image has another one of its class to be found."""
+    if experiment.listing.queries is None:  # else a gallery is searched
+        _check_pairs(experiment, "test", experiment.split.test, "test classes")
+
+
+def _check_pairs(experiment: Experiment, part: str, classes: Sequence[int], what: str) -> None:
+    found = experiment.by_class(experiment.listed(part), sorted(classes))
+    if max(map(len, found), default=0) < 2:
+        raise HarnessError(
+            f"no class of the {len(found)} {what} of '{experiment.config.dataset}' has two images, "
+            "so that none has another one to find\n"
+            "  give these classes more images, or other classes: --split FILE"
+        )
+
+
 def check_validated(experiment: Experiment) -> None:
     """Refuse to search or train where no class validates; only `eval` may look at the test."""
     protocol = experiment.protocol
     if experiment.split.folds[0].val:
+        for number, fold in enumerate(experiment.split.folds):
+            _check_pairs(experiment, "trainval", fold.val, f"validation classes of fold {number}")
         return
     reason = (
         "it selects what it reports on the test classes, which nobody may tune on"

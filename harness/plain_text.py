@@ -13,6 +13,11 @@ def printable(text: str) -> str:
     )
 
 
+def writable(text: str) -> str:
+    """Text that UTF-8 has, of what may hold bytes of a file name that is none."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def one_line(text: str) -> str:
     """The same without line breaks, which would end a row or a heading."""
     return printable(" ".join(text.split()))

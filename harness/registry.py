@@ -216,11 +216,21 @@ def _method_of_file(path: Path) -> Method:
     module = import_file(path)
     methods = getattr(module, "METHODS", None)
     method = _method_of_class(path, module) if methods is None else _only_one(path, methods)
+    _check_name(path, method.name)
     with _naming(f"{path} cannot be used"):
         check_space(method.space("cub", 8))
         method.preset("mlrc", "cub")
     # The source is part of the name, so that an edited loss never continues an old study.
     return replace(method, name=f"{method.name}@{digest_of(sources_of(path))}")
+
+
+def _check_name(path: Path, name: str) -> None:
+    """It becomes a folder, and stands in tables."""
+    if not name.strip(". ") or not name.isprintable() or {"/", "\\"} & set(name):
+        raise HarnessError(
+            f"{path} names its method {name!r}; a name is text in one line, without slashes, as "
+            "'my_loss'"
+        )
 
 
 def _only_one(path: Path, methods: Any) -> Method:
@@ -294,8 +304,7 @@ def _method_of_class(path: Path, module: ModuleType) -> Method:
 
 def _wrap_class(name: str, loss_class: type, space: Space) -> Method:
     """A Method around a plain PML class: first trial in the middle of the space."""
-    signature = inspect.signature(loss_class)
-    takes = signature.parameters
+    takes = _arguments(loss_class)
     sizes = [size for size in ("num_classes", "embedding_size") if size in takes]
     wrong = [param for param in space if param not in takes and param != "loss_lr"]
     if wrong:
@@ -318,6 +327,19 @@ def _wrap_class(name: str, loss_class: type, space: Space) -> Method:
         presets={"mlrc": {"cub": Preset(middle)}},
         samples_per_class=1 if "num_classes" in takes else 4,
     )
+
+
+def _arguments(loss_class: type) -> set[str]:
+    """What a class can be built with, also where it hands `**kwargs` on to what it inherits."""
+    found: set[str] = set()
+    for one in inspect.getmro(loss_class):
+        if "__init__" not in vars(one):
+            continue
+        parameters = inspect.signature(one.__init__).parameters.values()  # type: ignore[misc]
+        found |= {parameter.name for parameter in parameters}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return found
 
 
 def _middle(distribution: Any) -> Any:

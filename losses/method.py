@@ -364,6 +364,12 @@ def check_space(space: Any) -> Space:
                 f"{name} is searched in one of Optuna's distributions, as FloatDistribution(0, 1), "
                 f"got {distribution!r}"
             )
+        if isinstance(distribution, CategoricalDistribution):
+            values = [one for one in distribution.choices if isinstance(one, float)]
+        else:
+            values = [distribution.low, distribution.high]
+        if not all(map(math.isfinite, values)):
+            raise ValueError(f"{name} is searched among finite numbers, got {distribution!r}")
     return space
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import logging
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -39,9 +41,16 @@ STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
 PREPARED = {"decoding": "decoded", "encoding": "encoded by the trunk"}
 
 
+class _PlainConsole(Console):
+    """One that leaves it to us what becomes of a run that nobody listens to any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))  # not SystemExit
+
+
 def plain_console(**options: Any) -> Console:
     """A terminal to which text is text: neither markup nor emoji, whoever wrote it."""
-    return Console(markup=False, emoji=False, highlight=False, **options)
+    return _PlainConsole(markup=False, emoji=False, highlight=False, **options)
 
 
 def is_for_people() -> bool:

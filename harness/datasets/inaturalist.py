@@ -77,7 +77,7 @@ def _groups(
     if path is None:
         return folders
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         entries = content["categories"] if isinstance(content, dict) else content
         taxon = {int(entry["id"]): entry.get("class") for entry in entries}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -97,11 +97,11 @@ def _read_paths(path: Path) -> list[str]:
     """Image paths in a list, `train_val2018/<super-category>/<category id>/<file>` each."""
     try:
         if path.suffix == ".json":
-            content = json.loads(path.read_text())
+            content = json.loads(path.read_text(encoding="utf-8"))
             entries = content["images"] if isinstance(content, dict) else content
             paths = [entry if isinstance(entry, str) else entry["file_name"] for entry in entries]
         else:
-            paths = path.read_text().split()
+            paths = path.read_text(encoding="utf-8").split()
         if not all(isinstance(entry, str) for entry in paths):
             raise TypeError
     except (ValueError, KeyError, TypeError):

@@ -10,7 +10,7 @@ from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.errors import HarnessError, refusing
 from harness.evaluation.runs import Job, OpenedRow
-from harness.experiment import build_experiment
+from harness.experiment import build_experiment, check_tested
 from harness.model.build import check_method
 from harness.results.records import SearchFacts
 from protocols.protocol import SEPARATOR
@@ -55,6 +55,7 @@ def fixed_config(loss: str, values: Mapping[str, Any]) -> RunConfig:
 def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
     experiment = build_experiment(fixed_config(loss, values))
     check_method(experiment)
+    check_tested(experiment)
     config = experiment.config  # with parameters of their types
     preset = "" if config.preset == RunConfig.preset else f"+preset={config.preset}"
     own = "".join(f"+{name}={value}" for name, value in sorted(config.params.items()))
@@ -63,7 +64,7 @@ def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
         "asked": {"trials": 0, "reproductions": experiment.protocol.reproductions},
     }
     params = experiment.published_params
-    job = Job(config, params, search, fixed=preset + own)
+    job = Job(config, params, search, fixed=preset + own, method=experiment.method.name)
     return job, OpenedRow(experiment, open_part(experiment, "trainval"), job.fixed)
 
 

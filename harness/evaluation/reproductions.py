@@ -16,7 +16,7 @@ from harness.evaluation.naive import evaluate_naive
 from harness.evaluation.replay import Replay
 from harness.evaluation.runs import Job, OpenedRow, Reproduction, Run, SingleModel
 from harness.evaluation.test_selected import TestSelected
-from harness.experiment import Experiment, build_experiment
+from harness.experiment import Experiment, build_experiment, check_tested
 from harness.loss_file import check_unchanged
 from harness.model.build import check_trunk
 from harness.results.classes import note_test_classes
@@ -113,6 +113,7 @@ def _find_jobs(
             if experiment.table != found.table:
                 continue  # the weights that were asked for are not those it searched with
             check_trunk(experiment)
+            check_tested(experiment)
             trainval = open_part(experiment, "trainval")
             measured = experiment.identity(trainval.fingerprint)
             with found.study() as study:
@@ -122,7 +123,8 @@ def _find_jobs(
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
-        job = Job(experiment.config, summary.best_params, _facts(experiment, summary, space))
+        facts, name = _facts(experiment, summary, space), experiment.method.name
+        job = Job(experiment.config, summary.best_params, facts, method=name)
         yield job, OpenedRow(experiment, trainval)
 
 
@@ -197,7 +199,7 @@ RUN_TYPES: dict[str, type[Run]] = {
 def work(jobs: list[Job], device: str, listener: Listener) -> None:
     """One worker: every fold that nobody has trained or is training, then its test scores."""
     for job in jobs:
-        experiment = build_experiment(job.config.updated({"device": device}))
+        experiment = build_experiment(job.config.updated({"device": device}), job.method)
         opened = OpenedRow(experiment, open_part(experiment, "trainval"), job.fixed)
         own = RUN_TYPES[experiment.protocol.select]
         for run_type in [own, SingleModel] if job.single else [own]:

@@ -47,6 +47,7 @@ class Job:
         single: whether one model of the size of all is wanted, too.
         fixed: what the user set the parameters by, where nothing was searched: the preset, and
             parameters of their own. It is part of the name of the row.
+        method: its name when the work began.
     """
 
     config: RunConfig
@@ -55,6 +56,7 @@ class Job:
     metrics: tuple[str, ...] = ()
     single: bool = False
     fixed: str = ""
+    method: str = ""
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def missing(table: Table, no_pictures: bool) -> dict[str, str]:
 
 
 def _asset(name: str) -> str:
-    return (files("harness.report") / "templates" / name).read_text()
+    return (files("harness.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -83,7 +83,9 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
         config = settle(configs[0], [study.experiment for study in studies], listener)
         count = worker_count(config, threads, missing)
         try:
-            run_workers(work, feed(configs, config, count), config.device, count, threads, listener)
+            names = [study.experiment.method.name for study in studies]
+            wanted = list(zip(feed(configs, config, count), names, strict=True))
+            run_workers(work, wanted, config.device, count, threads, listener)
         except WorkerLost as lost:
             if any(study.missing() for study in studies):
                 raise
@@ -115,11 +117,15 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
     return study
 
 
-def work(configs: list[RunConfig], device: str, listener: Listener) -> None:
-    """One worker: trial after trial of every study, until none is left to start or to inherit."""
+def work(wanted: list[tuple[RunConfig, str]], device: str, listener: Listener) -> None:
+    """One worker: trial after trial of every study, until none is left to start or to inherit.
+
+    Args:
+        wanted: configs, each with the name of its method.
+    """
     waiting = []
-    for config in configs:
-        experiment = build_experiment(config.updated({"device": device}))
+    for config, name in wanted:
+        experiment = build_experiment(config.updated({"device": device}), name)
         trainval = open_part(experiment, "trainval")
         one = Search(Study(experiment, trainval.fingerprint), trainval)
         if not _work_on(one, listener):

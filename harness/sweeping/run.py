@@ -71,6 +71,7 @@ class PointJob:
         params: all of them.
         words: what it varies, for people.
         metrics: of a test, beside the usual ones.
+        method: its name when the work began.
     """
 
     number: int
@@ -80,6 +81,7 @@ class PointJob:
     seeds: int
     words: str
     metrics: tuple[str, ...] = ()
+    method: str = ""
 
     def ended(self, method: str, repetition: int, **facts: Any) -> PointEnded:
         return PointEnded(
@@ -255,7 +257,9 @@ def _run(opened: Sequence[_Opened], asked: Sweep, listener: Listener) -> dict[in
         words = _words(one, asked)
         params = one.experiment.published_params
         config = one.experiment.config
-        jobs.append(PointJob(number, len(opened), config, params, seeds, words, asked.metrics))
+        name = one.experiment.method.name
+        point = PointJob(number, len(opened), config, params, seeds, words, asked.metrics, name)
+        jobs.append(point)
     threads = max(one.experiment.protocol.threads for one in opened)
     models = seeds * sum(len(one.experiment.split.folds) for one in opened)
     config = settle(jobs[0].config, [one.experiment for one in opened], listener)
@@ -305,7 +309,7 @@ def _note_failures(plan: Plan, opened: Sequence[_Opened], failures: Mapping[int,
 def work(jobs: list[PointJob], device: str, listener: Listener) -> None:
     """One worker: every fold that nobody has trained or is training, then the points' records."""
     for job in jobs:
-        experiment = build_experiment(job.config.updated({"device": device}))
+        experiment = build_experiment(job.config.updated({"device": device}), job.method)
         trainval = open_part(experiment, "trainval")
         for repetition in range(job.seeds):
             _validate(job, experiment, trainval, repetition, listener)
@@ -324,7 +328,7 @@ def work_on_tests(jobs: list[PointJob], device: str, listener: Listener) -> None
                 case _:
                     listener(event)
 
-        tests = [Job(job.config, job.params, search={}, metrics=job.metrics)]
+        tests = [Job(job.config, job.params, {}, metrics=job.metrics, method=job.method)]
         reproductions.work(tests, device, heard)
 
 

@@ -54,9 +54,9 @@ def naming_disk_trouble() -> Iterator[None]:
 
 
 def spell_os_error(error: OSError) -> str:
-    """The file, then what is wrong with it."""
-    if error.strerror is None:
-        return f"{type(error).__name__}: {error}"
+    """The file, or the disk where it is known to be one's, then what is wrong with it."""
+    if error.strerror is None or (error.filename is None and not is_disk_trouble(error)):
+        return f"{type(error).__name__}: {error.strerror or error}"
     return f"{error.filename or 'the disk'}: {error.strerror}"
 
 

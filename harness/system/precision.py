@@ -37,6 +37,16 @@ def full_float32(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
+def own_defaults() -> Iterator[None]:
+    """Numbers are float32 unless somebody says otherwise; who does so, does so for itself alone."""
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
 def training_precision(name: str, device: torch.device) -> Iterator[list[str]]:
     """As a protocol names it; yields which operations of float32 numbers may use TF32.
 

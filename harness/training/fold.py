@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError, OutOfMemory
 from harness.model.memory import advice
+from harness.plain_text import writable
 from harness.results.layout import (
     CHECKPOINT,
     CONFIG,
@@ -32,7 +33,7 @@ from harness.results.records import Compute, FoldRecord, RecordError
 from harness.system.cards import describe
 from harness.system.device import choose_device, cpu_threads, device_name
 from harness.system.files import is_disk_trouble, make_folder, set_aside, sweep, write_text
-from harness.system.precision import training_precision
+from harness.system.precision import own_defaults, training_precision
 from harness.system.repeating import repeating
 from harness.system.trouble import trouble_in
 from harness.training.saved import load, save
@@ -77,7 +78,9 @@ def run_fold(
             raise
         except _ReportFailed as failed:
             raise failed.error from None
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # whatever code of others raises
             failure = _failure(unit.folder, error)
             if not isinstance(failure, OutOfMemory):
                 raise failure from error
@@ -143,6 +146,7 @@ def _train(
     device = choose_device(unit.experiment.config.device)
     protocol = unit.experiment.protocol
     with (
+        own_defaults(),
         cpu_threads(protocol.threads),
         training_precision(protocol.precision, device) as tf32,
         repeating(device) as unordered,
@@ -214,7 +218,7 @@ def _failure(folder: Path, error: BaseException) -> BaseException:
     trouble = trouble_in(error)
     with suppress(OSError):  # the trouble itself may keep it from being written down
         told = "".join(traceback.format_exception(error))
-        write_text(folder / (FAILURE if trouble is None else RETRIED), told)
+        write_text(folder / (FAILURE if trouble is None else RETRIED), writable(told))
     if trouble is not None:
         return trouble
     failure = error if isinstance(error, TrainingFailed) else TrainingFailed(_in_words(error))
@@ -223,4 +227,10 @@ def _failure(folder: Path, error: BaseException) -> BaseException:
 
 
 def _in_words(error: BaseException) -> str:
-    return str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, HarnessError):
+        return str(error)
+    try:
+        said = str(error)
+    except Exception:  # code of others, which cannot even say what is wrong
+        said = "it has no text"
+    return f"{type(error).__name__}: {writable(said)}"

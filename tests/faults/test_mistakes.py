@@ -41,6 +41,9 @@ class Mine(TripletMarginLoss):
     [
         ("SPACE = {'margin': (0, 1)}", r"margin is searched in .*FloatDistribution\(0, 1\)"),
         ("SPACE = {'margin': None}", "margin is searched in"),
+        ("SPACE = {'margin': FloatDistribution(0, float('inf'))}", "margin is .* finite numbers"),
+        ("SPACE = {'margin': CategoricalDistribution([1.0, float('nan')])}", "finite numbers"),
+        ("SPACE = {'margn': FloatDistribution(0, 1)}", "'margn', which its class does not take"),
         ("SPACE = [1]", "a space maps parameters"),
         ("METHODS = 3", "METHODS of .* must be a tuple"),
         ("METHODS = (Mine,)", "METHODS of .* must be a tuple"),
@@ -66,6 +69,72 @@ def test_what_is_wrong_in_a_loss_file_is_said(code: str, says: str, tmp_path: Pa
     path.write_text(LOSS + code)
     with pytest.raises(HarnessError, match=says):
         registry.load_method(str(path))
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../evil", "a\\b", "a\nb"])
+def test_a_method_is_named_by_what_can_be_a_folder(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"{LOSS}from losses.method import Method, Preset\n"
+        f"METHODS = (Method({name!r}, 'p', lambda num_classes, embedding_size: None,\n"
+        "                  lambda data, n: {}, {'mlrc': {'cub': Preset({})}}),)"
+    )
+    with pytest.raises(HarnessError, match="a name is text in one line, without slashes"):
+        registry.load_method(str(path))
+
+
+def test_a_class_that_hands_its_arguments_on_takes_what_it_inherits(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from optuna.distributions import *\n"
+        "from pytorch_metric_learning.losses import ProxyAnchorLoss\n"
+        "class Mine(ProxyAnchorLoss):\n"
+        "    def __init__(self, factor=1.0, **kwargs):\n"
+        "        super().__init__(**kwargs)\n"
+        "SPACE = {'margin': FloatDistribution(0, 1), 'factor': FloatDistribution(0, 1)}"
+    )
+    method = registry.load_method(str(path))
+    loss: Any = method.build_loss(5, 3, margin=0.25, factor=0.5)
+    assert loss.proxies.shape == (5, 3) and loss.margin == 0.25
+    assert "loss_lr" in method.space("cub", 8) and method.samples_per_class == 1
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_any_work(tmp_path: Path) -> None:
+    for key in ("runs_dir", "dataset", "loss"):
+        with pytest.raises(HarnessError, match=rf"{key} is not UTF-8: .*\\udcff; rename"):
+            RunConfig(**{key: f"{tmp_path}/\udcff"})
+
+
+def test_a_config_without_an_end_is_refused() -> None:
+    end = run(["search", "--config", "/dev/zero"])
+    assert end.code == 2 and "cannot read config /dev/zero: it is no file" in end.err
+
+
+@pytest.mark.parametrize(
+    ("single", "command", "more", "says"),
+    [
+        (range(6, 8), "search", "", "no class of the 2 validation classes of fold 0 of"),
+        (range(8, 16), "eval", "--preset mlrc", "no class of the 8 test classes of"),
+    ],
+)
+def test_classes_of_single_images_are_refused_before_any_training(
+    single: range, command: str, more: str, says: str, tmp_path: Path
+) -> None:
+    write_images(tmp_path / "pictures", num_classes=16, per_class=3)
+    for number in single:
+        _, *others = sorted((tmp_path / "pictures" / f"class_{number:02}").iterdir())
+        for path in others:
+            path.unlink()
+    end = run(
+        [
+            *(command, "--loss", "triplet", "--dataset", f"folder:{tmp_path / 'pictures'}"),
+            *("--protocol", FOLDER, "--trunk", "convnet", "--runs-dir", str(tmp_path / "runs")),
+            *("--device", "cpu", *more.split()),
+        ]
+    )
+    assert end.code == 2
+    assert says in end.err and "--split FILE" in end.err
+    assert not list(tmp_path.rglob("record*.json"))
 
 
 def test_a_space_of_nothing_is_a_space(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ TROUBLE = [
     (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "RuntimeError: DataLoader"),
     (RuntimeError("unable to open shared memory object </torch_1>"), "RuntimeError: unable to op"),
     (EOFError(), "EOFError: EOFError"),
+    (BrokenPipeError(errno.EPIPE, "Broken pipe"), "BrokenPipeError: Broken pipe"),
+    (OSError(errno.ENOSPC, "No space left on device"), "the disk: No space left on device"),
     (MachineError("cannot decode image 'x'"), "cannot decode image 'x'"),
     (BROKEN, "the device failed: CUDA error: an illegal memory access was encountered"),
     (torch.OutOfMemoryError("CUDA out of memory."), "out of memory: CUDA out of memory."),
@@ -202,6 +204,40 @@ def test_a_loss_that_calls_exit_fails_its_trial(
 ) -> None:
     fail_at(monkeypatch, {1}, SystemExit(0))
     assert search([folder_config.updated({"trials": 2})])[0].reasons == ("SystemExit: 0",)
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (BaseException("its own"), "BaseException: its own"),
+        (ValueError("a file \udcff"), "ValueError: a file \\udcff"),
+        (Speechless(), "Speechless: it has no text"),
+    ],
+    ids=["base", "surrogate", "speechless"],
+)
+def test_whatever_a_loss_raises_fails_its_trial(
+    folder_config: RunConfig, monkeypatch: pytest.MonkeyPatch, error: BaseException, reason: str
+) -> None:
+    fail_at(monkeypatch, {1}, error)
+    assert search([folder_config.updated({"trials": 2})])[0].reasons == (reason,)
+
+
+def test_a_loss_that_changes_torchs_numbers_does_so_for_itself(
+    folder_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = search([folder_config.updated({"trials": 1})])[0].best_score
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = folder_config.updated({"trials": 1, "runs_dir": f"{folder_config.runs_dir}-2"})
+        assert search([other])[0].best_score == alone
+        assert torch.get_default_dtype() is torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_lost_device_ends_the_worker_without_spending_the_trial(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import folders_of
 
 from harness import registry
 from harness.cli import main
-from harness.config import RunConfig
-from harness.results.layout import SOURCE
+from harness.config import RunConfig, load_config
+from harness.errors import HarnessError
+from harness.evaluation import reproductions
+from harness.results.layout import CONFIG, SOURCE
+from harness.searching import loop
+from harness.system import workers
 
 MINE = """
 from optuna.distributions import FloatDistribution
@@ -73,6 +78,36 @@ def test_an_edited_file_is_named_with_what_changed_and_what_was_searched_can_be_
         assert f"harness eval --loss {kept}" in said
     assert evaluate("--loss", str(kept)) == 0  # from there the helper comes, too
     assert searched.name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["search", "eval"])
+def test_a_file_that_is_edited_while_it_is_used_gives_no_record(
+    searched: Path,
+    loss_file: Path,
+    evaluate: Search,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    """After all was checked, before the first worker begins."""
+    run_workers = workers.run_workers
+
+    def edit_first(*arguments: Any) -> None:
+        loss_file.write_text(f"{MINE}# edited")
+        run_workers(*arguments)
+
+    module = loop if command == "search" else reproductions
+    monkeypatch.setattr(module, "run_workers", edit_first)
+    if command == "search":
+        config = load_config(searched / CONFIG)
+        with pytest.raises(HarnessError, match="was changed while it was being used: it was mine@"):
+            loop.search([RunConfig(**{**config, "trials": 2})])
+    else:
+        assert evaluate() == 2
+        assert (
+            "mine.py was changed while it was being used: it was mine@" in capsys.readouterr().err
+        )
+    assert list(searched.parent.glob("mine@*")) == [searched]  # nothing of the other one
 
 
 def test_a_search_is_tested_from_any_folder_and_says_where_its_file_was(

@@ -416,7 +416,7 @@ def work_beside(config: RunConfig, done: Callable[[], bool]) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        loop.work([config], "cpu", heard)
+        loop.work([(config, "")], "cpu", heard)
 
 
 def test_a_worker_left_without_trials_trains_folds_of_another(
