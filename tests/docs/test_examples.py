@@ -109,7 +109,9 @@ def test_the_slurm_run_calls_commands_that_parse(
         command = commands[name]
         if name == "data":
             command = command.commands[words.pop(0)]
-        assert command.make_context(name, words).params["dataset"] == "cub"
+        # A command keeps the names of its help from the first context that it is given.
+        context = command.make_context(name, words, help_option_names=["-h", "--help"])
+        assert context.params["dataset"] == "cub"
 
 
 def test_the_slurm_run_says_what_it_lacks(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,9 @@ def test_the_help_of_every_command_has_examples_that_parse(name: str) -> None:
     assert examples
     for example in examples:
         assert example.startswith(f"{name} ") or example == name
-        COMMANDS[name].make_context(name, shlex.split(example.removeprefix(name)))
+        words = shlex.split(example.removeprefix(name))
+        names = ["-h", "--help"]  # which a command keeps from the first context that it is given
+        COMMANDS[name].make_context(name, words, help_option_names=names)
 
 
 def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:
