@@ -86,8 +86,8 @@ def report(
             say(f"warning: {name}: {reason}", file=sys.stderr)
     size, seconds = len(page.encode()) / 1e6, time.perf_counter() - started
     count = len(made.tables)
-    tables = f"{count} table" if count == 1 else f"{count} tables"
-    say(f"{output}: {tables}, {size:.1f} MB, {seconds:.1f} s")
+    counted = f"{count} table" if count == 1 else f"{count} tables"
+    say(f"{output}: {counted}, {size:.1f} MB, {seconds:.1f} s")
     say("open it in a browser; it is one file and asks nobody for anything")
 
 

@@ -112,8 +112,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         name.unlink(missing_ok=True)
+        _name_file(error, path)
         raise
     sync_folder(path.parent)
 
@@ -215,9 +216,16 @@ def append_whole(path: Path, lines: bytes) -> None:
             while left:
                 left = left[file.write(left) :]
             os.fsync(file.fileno())
-        except OSError:
+        except OSError as error:
             file.truncate(whole)
+            _name_file(error, path)
             raise
+
+
+def _name_file(error: BaseException, path: Path) -> None:
+    """Say which disk is full: the system does not when it refuses to write to an open file."""
+    if is_disk_trouble(error) and error.filename is None:  # type: ignore[attr-defined]
+        error.filename = str(path)  # type: ignore[attr-defined]
 
 
 def size_of_lines(path: Path) -> int:

@@ -24,7 +24,7 @@ from harness.results.layout import FAILURE, RETRIED
 from harness.results.records import FoldRecord
 from harness.searching.loop import search
 from harness.system import files
-from harness.system.files import write_text
+from harness.system.files import naming_disk_trouble, write_text
 from harness.training.fold import run_fold
 from harness.training.trainer import Trainer, TrainingFailed
 from harness.training.unit import Unit
@@ -219,7 +219,7 @@ def test_a_disk_that_fills_while_a_file_is_written_leaves_the_old_one(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(HarnessError, match=f"cannot use {path}: No space"), naming_disk_trouble():
         write_text(path, "new")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["record.json"]
 
