@@ -140,7 +140,9 @@ def _train(
         validated = True
         try:
             report(unit.fold, progress)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as of a worker whose parent is gone
             raise _ReportFailed(error) from error
 
     device = choose_device(unit.experiment.config.device)
@@ -206,7 +208,7 @@ def _is_of_machine(error: Exception) -> bool:
 class _ReportFailed(Exception):
     """Who listens to the progress of a run failed, which is no failure of the run."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
 

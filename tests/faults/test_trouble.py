@@ -188,13 +188,25 @@ def test_memory_that_is_short_is_no_reason_to_end_the_search(
     assert reason.startswith("out of memory: CUDA out of memory.; what would help: ")
 
 
-def test_who_listens_badly_fails_no_trial(folder_config: RunConfig) -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), HarnessError),
+        (SystemExit(1), SystemExit),
+        (GeneratorExit(), GeneratorExit),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_who_listens_badly_fails_no_trial(
+    folder_config: RunConfig, error: BaseException, raised: type[BaseException]
+) -> None:
     def deaf(event: Event) -> None:
         if isinstance(event, Validated):
-            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+            raise error
 
     wanted = folder_config.updated({"trials": 1})
-    with pytest.raises(HarnessError, match="Broken pipe"):
+    with pytest.raises(raised):
         search([wanted], deaf)
     assert study_of(build_experiment(wanted)).counted() == []
 
