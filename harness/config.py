@@ -164,11 +164,11 @@ class RunConfig:
 
 def load_config(path: Path, what: str = "config") -> dict[str, Any]:
     """The values in a YAML file."""
-    path = path.expanduser()
-    if path.exists() and not path.is_file() and not path.is_dir():  # as /dev/zero, without an end
-        raise HarnessError(f"cannot read {what} {path}: it is no file")
     try:
-        text = path.read_text(encoding="utf-8")
+        file = path.expanduser()
+        if file.is_char_device() or file.is_block_device():  # as /dev/zero, without an end
+            raise HarnessError(f"cannot read {what} {path}: it is no file")
+        text = file.read_text(encoding="utf-8")
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise HarnessError(f"cannot read {what} {path}: {reason}") from None

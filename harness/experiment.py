@@ -311,11 +311,13 @@ def build_experiment(config: RunConfig, begun_as: str = "") -> Experiment:
 def check_tested(experiment: Experiment) -> None:
     """Refuse to test where no image has another one of its class to be found."""
     if experiment.listing.queries is None:  # else a gallery is searched
-        _check_pairs(experiment, "test", experiment.split.test, "test classes")
+        _check_pairs(experiment, experiment.listed("test"), experiment.split.test, "test classes")
 
 
-def _check_pairs(experiment: Experiment, part: str, classes: Sequence[int], what: str) -> None:
-    found = experiment.by_class(experiment.listed(part), sorted(classes))
+def _check_pairs(
+    experiment: Experiment, indices: Sequence[int], classes: Sequence[int], what: str
+) -> None:
+    found = experiment.by_class(indices, sorted(classes))
     if max(map(len, found), default=0) < 2:
         raise HarnessError(
             f"no class of the {len(found)} {what} of '{experiment.config.dataset}' has two images, "
@@ -328,8 +330,9 @@ def check_validated(experiment: Experiment) -> None:
     """Refuse to search or train where no class validates; only `eval` may look at the test."""
     protocol = experiment.protocol
     if experiment.split.folds[0].val:
+        indices = experiment.listed("trainval")
         for number, fold in enumerate(experiment.split.folds):
-            _check_pairs(experiment, "trainval", fold.val, f"validation classes of fold {number}")
+            _check_pairs(experiment, indices, fold.val, f"validation classes of fold {number}")
         return
     reason = (
         "it selects what it reports on the test classes, which nobody may tune on"

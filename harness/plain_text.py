@@ -1,4 +1,4 @@
-"""Text of others, made safe to show: on a terminal, in Markdown, and in a spreadsheet."""
+"""Text of others, made safe to show: on a terminal, in Markdown, and in a spreadsheet; counts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def printable(text: str) -> str:
 def writable(text: str) -> str:
     """Text that UTF-8 has, of what may hold bytes of a file name that is none."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def counted(count: int, name: str) -> str:
+    """As `1 table` and `2 tables`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def one_line(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,3 +59,13 @@ def sentences(document: Path) -> list[str]:
         for paragraph in paragraphs
         for sentence in re.split(r"(?<=[.:!?])\s+", " ".join(paragraph.split()))
     ]
+
+
+def flags_in(command: Any, name: str, words: list[str]) -> dict[str, Any]:
+    """What a command is told by some words; it refuses them as the program does.
+
+    A command keeps the names of its help from the first context that it is given: they are those
+    of the program, in which others run it.
+    """
+    context = command.make_context(name, words, help_option_names=["-h", "--help"])
+    return dict(context.params)

@@ -12,6 +12,7 @@ import typer
 from harness.cli import options
 from harness.cli.display import say
 from harness.errors import HarnessError
+from harness.plain_text import counted
 
 if TYPE_CHECKING:
     from harness.report.page import Report
@@ -85,9 +86,7 @@ def report(
         for reason in parts.values():
             say(f"warning: {name}: {reason}", file=sys.stderr)
     size, seconds = len(page.encode()) / 1e6, time.perf_counter() - started
-    count = len(made.tables)
-    counted = f"{count} table" if count == 1 else f"{count} tables"
-    say(f"{output}: {counted}, {size:.1f} MB, {seconds:.1f} s")
+    say(f"{output}: {counted(len(made.tables), 'table')}, {size:.1f} MB, {seconds:.1f} s")
     say("open it in a browser; it is one file and asks nobody for anything")
 
 

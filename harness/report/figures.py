@@ -18,7 +18,7 @@ from harness.report.differences import matrix
 from harness.report.searches import carry_over, searches
 from harness.report.table import Table
 from harness.report.trainings import score_title, trainings
-from harness.results.columns import BEST, SAME, UNKNOWN
+from harness.results.columns import BEST, SAME, leads_are_claimed
 from harness.results.rendering import validation_column
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def scores(axes: Axes, choice: Choice) -> None:
         raise HarnessError(f"{table.name} has no column {column} to draw")
     rows = table.frame.set_index("method")
     methods = choice.shown([m for m in table.trained if not np.isnan(rows[column][m])])
-    claimed = not (rows["indistinguishable"] == UNKNOWN).any()
+    claimed = leads_are_claimed(rows)
     for place, method in enumerate(reversed(methods)):
         leads = claimed and rows["indistinguishable"][method] in (SAME, BEST)
         half = rows[f"{column}_ci95"][method]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
 from harness.report.table import Table
-from harness.results.columns import BEST, SAME, UNKNOWN, metrics_in
+from harness.results.columns import BEST, SAME, leads_are_claimed, metrics_in
 from harness.results.marks import MARKS
 from harness.results.rendering import (
     embedding_size,
@@ -75,9 +75,7 @@ def _board(table: Table, embedding: str) -> Board:
     metrics = metrics_in(frame)
     spans = {metric: _span(frame, f"{metric}_{embedding}") for metric in metrics}
     symbols = [mark.applies(frame).fillna(False).astype(bool).tolist() for mark in MARKS]
-    # Nobody is called the best where that cannot be said.
-    claimed = not (frame["indistinguishable"] == UNKNOWN).any()
-    groups = {BEST: "best" if claimed else "", SAME: "same"}
+    groups = {BEST: "best" if leads_are_claimed(frame) else "", SAME: "same"}
     searches = searched_again(frame)
     lines, naive = [], []
     for i, (_, row) in enumerate(frame.iterrows()):

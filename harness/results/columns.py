@@ -13,6 +13,11 @@ from harness.results.stats import LEVEL
 BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 
 
+def leads_are_claimed(frame: pd.DataFrame) -> bool:
+    """Whether enough runs are shared to call a row the best: else nobody is."""
+    return not (frame["indistinguishable"] == UNKNOWN).any()
+
+
 # Column -> what it holds, before and behind the scores; the order of the columns, too.
 BEFORE = {
     "rank": "by concatenated MAP@R, among the rows of kind `reproduction`",

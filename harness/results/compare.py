@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.errors import HarnessError, unknown
 from harness.metrics.names import EMBEDDINGS, METRICS, title_of
+from harness.plain_text import counted
 from harness.results.layout import find_tables, fits, label_of_dataset, table_name
 from harness.results.ranks import Ranks, rank_scores
 from harness.results.records import TEST_SELECTED, TestRecord
@@ -272,7 +273,7 @@ def in_words(comparison: Comparison) -> str:
     c, n, p_value = comparison, comparison.concatenated.n, comparison.concatenated.t_test
     if c.lead is Lead.UNPAIRED:
         return f"{c.ahead} and {c.behind} share no reproduction on {c.dataset}: nothing is paired."
-    runs = f"{n} reproductions" if n > 1 else "1 reproduction"
+    runs = counted(n, "reproduction")
     lead = f"by {100 * c.concatenated.mean:.2f} points of {title_of(c.metric)} on {c.dataset}"
     if p_value is None:
         return (

@@ -9,7 +9,13 @@ import pandas as pd
 
 from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, title_of
 from harness.plain_text import markdown_cell, markdown_code, markdown_text, spreadsheet_text
-from harness.results.columns import UNKNOWN, columns_of, is_of_a_paper, metrics_in, validation_title
+from harness.results.columns import (
+    columns_of,
+    is_of_a_paper,
+    leads_are_claimed,
+    metrics_in,
+    validation_title,
+)
 from harness.results.marks import explanations, marked_names
 from harness.results.records import TEST_SELECTED
 from harness.results.selection import correlations, selection_in
@@ -198,7 +204,7 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
             "Trained and tested on the same classes, on other images of them: not to be compared "
             "with any other table, whose test classes are new to the model."
         )
-    if (frame["indistinguishable"] == UNKNOWN).any():
+    if not leads_are_claimed(frame):
         notes.append(
             f"Below {MIN_PAIRS} reproductions shared with the best row, no claim is made about "
             "which leads are real."

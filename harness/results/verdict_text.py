@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.metrics.names import title_of
-from harness.plain_text import markdown_code, markdown_text, one_line
+from harness.plain_text import counted, markdown_code, markdown_text, one_line
 from harness.results.compare import in_words, spell_p
 from harness.results.concatenation import concatenation_in_words
 from harness.results.gains import Gain, gains
@@ -118,7 +118,7 @@ def _title(tables: Sequence[JudgedTable]) -> str:
 
 def _tables(verdict: Verdict) -> list[str]:
     counts = _listed(
-        [f"{_methods(len(table.trained))} on {table.dataset}" for table in verdict.tables]
+        [f"{counted(len(table.trained), 'method')} on {table.dataset}" for table in verdict.tables]
     )
     tests = f" Comparisons that the p-values are corrected for: {verdict.tests}."
     lines = [f"{counts}.{tests if verdict.tests else ''}"]
@@ -354,29 +354,27 @@ def _ranks(ranks: Ranks, tables: Sequence[JudgedTable], level: str, where: str =
 
 def _missing(claims: Sequence[Claim]) -> list[str]:
     """The commands that would answer what is not answered."""
-    by_table = _missing_from(claims)
-    for table in {answer.table: None for claim in claims for answer in claim.answers}:
-        if _untested(claims, table):
-            by_table[table] += []
-    if not by_table:
+    missing, untested = _missing_from(claims), _untested_in(claims)
+    tables = dict.fromkeys([*missing, *untested])
+    if not tables:
         return []
     lines = ["### What would answer the rest", "", "```"]
-    for table, methods in by_table.items():
+    for table in tables:
         dataset = spec_of_label(table.dataset)
         where = ["--dataset", dataset, "--protocol", table.protocol, "--trunk", table.trunk]
         where += ["--allow-missing"] if table.left_out else []
-        again = _untested(claims, table)
-        searched = [name for name in again if table.rows[name][-1].search.get("trials")]
         more = ["--reproductions", str(MIN_PAIRS)]
+        again = untested.get(table, [])
+        searched = [name for name in again if table.rows[name][-1].search.get("trials")]
+        fixed = [name for name in again if name not in searched]
         for command, names, flags in (
-            ("search", methods, where),
-            ("eval", methods, where),
+            ("search", missing.get(table), where),
+            ("eval", missing.get(table), where),
             ("eval", searched, [*where, *more]),
         ):
             if names:  # as a shell takes it, also where a name has blanks
                 words = ["harness", command, "--loss", *names, *flags]
                 lines.append(one_line(shlex.join(words)))
-        fixed = [name for name in again if name not in searched]
         lines += dict.fromkeys(_once_more(table.rows[name]) for name in fixed)
     return [*lines, "```"]
 
@@ -387,17 +385,18 @@ def _once_more(row: Row) -> str:
     return one_line(f"{made} --reproductions {MIN_PAIRS}")
 
 
-def _untested(claims: Iterable[Claim], table: JudgedTable) -> list[str]:
-    """The methods of a table that have too few reproductions for an answer."""
-    compared = [
-        name
-        for claim in claims
-        for answer in claim.answers
-        if answer.table is table and answer.outcome is Outcome.UNTESTED
-        for name in (answer.method, answer.rival)
-        if name in table.trained and len(table.rows[name]) < MIN_PAIRS
-    ]
-    return list(dict.fromkeys(compared))
+def _untested_in(claims: Iterable[Claim]) -> dict[JudgedTable, list[str]]:
+    """The methods of each table that have too few reproductions for an answer."""
+    found: dict[JudgedTable, list[str]] = defaultdict(list)
+    for answer in (answer for claim in claims for answer in claim.answers):
+        table = answer.table
+        if answer.outcome is not Outcome.UNTESTED:
+            continue
+        for name in (answer.method, answer.rival):
+            few = name in table.trained and len(table.rows[name]) < MIN_PAIRS
+            if few and name not in found[table]:
+                found[table].append(name)
+    return found
 
 
 def standings_to_markdown(standings: Sequence[Standing]) -> str:
@@ -422,7 +421,7 @@ def _standing(standing: Standing) -> list[str]:
         f"## {_title([table])}",
         "",
         f"Rank {place} of {count}, MAP@R {percent(*table.interval(method))} over "
-        f"{_counted(len(table.rows[method]), 'reproduction')}. {markdown_text(_counts(trained))}",
+        f"{counted(len(table.rows[method]), 'reproduction')}. {markdown_text(_counts(trained))}",
         "",
     ]
     by_rival = {answer.rival: answer for answer in standing.answers}
@@ -497,11 +496,3 @@ def _p_value(answer: Answer) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _methods(count: int) -> str:
-    return _counted(count, "method")
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"

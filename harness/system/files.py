@@ -224,8 +224,8 @@ def append_whole(path: Path, lines: bytes) -> None:
 
 def _name_file(error: BaseException, path: Path) -> None:
     """Say which disk is full: the system does not when it refuses to write to an open file."""
-    if is_disk_trouble(error) and error.filename is None:  # type: ignore[attr-defined]
-        error.filename = str(path)  # type: ignore[attr-defined]
+    if isinstance(error, OSError) and is_disk_trouble(error) and error.filename is None:
+        error.filename = str(path)
 
 
 def size_of_lines(path: Path) -> int:

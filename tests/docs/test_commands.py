@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from documents import DOCUMENTS, ROOT, blocks, commands_in, name_of
+from documents import DOCUMENTS, ROOT, blocks, commands_in, flags_in, name_of
 
 from harness import registry
 from harness.cli import app
@@ -50,8 +50,7 @@ def test_every_command_parses_with_names_that_exist(line: str) -> None:
     command, taken = command_named(*words)
     if len(words) == taken:  # mentioned in passing
         return
-    names = ["-h", "--help"]  # which a command keeps from the first context that it is given
-    parsed = command.make_context(words[0], words[taken:], help_option_names=names).params
+    parsed = flags_in(command, words[0], words[taken:])
     for loss in given(parsed, "loss", "more", "methods", "studies"):
         if not loss.endswith(".py") and not is_metric(loss):
             registry.load_method(loss)

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import typer
 from conftest import QUICK
-from documents import ROOT
+from documents import ROOT, flags_in
 from made_records import make_record, put_scores
 
 from harness.cli import app, main
@@ -109,9 +109,7 @@ def test_the_slurm_run_calls_commands_that_parse(
         command = commands[name]
         if name == "data":
             command = command.commands[words.pop(0)]
-        # A command keeps the names of its help from the first context that it is given.
-        context = command.make_context(name, words, help_option_names=["-h", "--help"])
-        assert context.params["dataset"] == "cub"
+        assert flags_in(command, name, words)["dataset"] == "cub"
 
 
 def test_the_slurm_run_says_what_it_lacks(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 from dataset_files import without_files
-from documents import ROOT, commands_in
+from documents import ROOT, commands_in, flags_in
 
 from harness import registry
 from harness.cli import app
@@ -83,7 +83,7 @@ def test_crops_and_lengths_are_those_of_the_protocols() -> None:
 def parsed(line: str) -> tuple[str, dict[str, Any]]:
     """A command and what its flags say; FILE is what a user puts there."""
     _, name, *words = shlex.split(line.replace(" --split FILE", ""))
-    return name, CLI.commands[name].make_context(name, words).params
+    return name, flags_in(CLI.commands[name], name, words)
 
 
 def experiments(line: str) -> list[Experiment]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 from conftest import FOLDER
+from documents import flags_in
 from processes import Command
 
 from harness import registry
@@ -82,9 +83,7 @@ def test_the_help_of_every_command_has_examples_that_parse(name: str) -> None:
     assert examples
     for example in examples:
         assert example.startswith(f"{name} ") or example == name
-        words = shlex.split(example.removeprefix(name))
-        names = ["-h", "--help"]  # which a command keeps from the first context that it is given
-        COMMANDS[name].make_context(name, words, help_option_names=names)
+        flags_in(COMMANDS[name], name, shlex.split(example.removeprefix(name)))
 
 
 def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from made_tables import put_table
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from harness import registry
-from harness.config import RunConfig
+from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import Experiment
@@ -108,6 +108,15 @@ def test_a_folder_whose_name_is_no_text_is_refused_before_any_work(tmp_path: Pat
 def test_a_config_without_an_end_is_refused() -> None:
     end = run(["search", "--config", "/dev/zero"])
     assert end.code == 2 and "cannot read config /dev/zero: it is no file" in end.err
+
+
+def test_a_config_may_come_through_a_pipe() -> None:
+    """As of `--config <(echo ...)`."""
+    there, here = os.pipe()
+    os.write(here, b"trials: 1")
+    os.close(here)
+    assert load_config(Path(f"/dev/fd/{there}")) == {"trials": 1}
+    os.close(there)
 
 
 @pytest.mark.parametrize(
