@@ -20,12 +20,12 @@ from pytorch_metric_learning.losses import ContrastiveLoss, ProxyAnchorLoss, Pro
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from losses._tools.k_center import farthest_points
-from losses.ball_losses import PAIR_LOSSES, build_pair_loss
-from losses.ccp import AlternatingProjections, CCPLoss
-from losses.hpl import HierarchicalProxyLoss
-from losses.proxygml import ProxyGMLLoss, num_selected
-from losses.proxynca_pp import ProxyNCAPlusPlusLoss
+from harness.losses._tools.k_center import farthest_points
+from harness.losses.ball_losses import PAIR_LOSSES, build_pair_loss
+from harness.losses.ccp import AlternatingProjections, CCPLoss
+from harness.losses.hpl import HierarchicalProxyLoss
+from harness.losses.proxygml import ProxyGMLLoss, num_selected
+from harness.losses.proxynca_pp import ProxyNCAPlusPlusLoss
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,15 @@ from harness.data.features import Features
 from harness.data.loading import Loader
 from harness.datasets.dataset import Listing
 from harness.experiment import Experiment
+from harness.losses.drml import GroupedLinear
+from harness.losses.method import Method, Preset
+from harness.losses.proxygml import ProxyGMLLoss
 from harness.metrics import retrieval
 from harness.model.network import NORMALIZERS
+from harness.protocols.splits import split_classes
 from harness.system.device import choose_device, cpu_threads
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit
-from losses.drml import GroupedLinear
-from losses.method import Method, Preset
-from losses.proxygml import ProxyGMLLoss
-from protocols.splits import split_classes
 
 LIMIT = 1.5  # asked of step / floor
 ASKED = ("proxyanchor", "contrastive", "proxynca++", "proxygml", "ccp-c2")

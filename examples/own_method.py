@@ -12,7 +12,7 @@ import torch
 from optuna.distributions import FloatDistribution
 from pytorch_metric_learning.losses import NormalizedSoftmaxLoss
 
-from losses.method import LOSS_LR, Hook, HookContext, Method, Preset, Space
+from harness.losses.method import LOSS_LR, Hook, HookContext, Method, Preset, Space
 
 
 class CoolingSoftmaxLoss(NormalizedSoftmaxLoss):

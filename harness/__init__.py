@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from harness.system.progress import Listener
 
 __version__ = "0.1.0"
+
+# harness/losses and harness/protocols are links to the folders at the top of the repository. A
+# checkout without links (git on Windows writes text files instead) finds the folders themselves.
+if not Path(__file__).with_name("losses").is_dir():
+    __path__.append(str(Path(__file__).parents[1]))
 
 __all__ = ["compare", "evaluate", "search", "sweep", "train", "verdict"]
 
@@ -270,7 +276,7 @@ def _config(loss: str, settings: Settings) -> Any:
 def __getattr__(name: str) -> Any:
     """`from harness import CCPLoss`, without importing torch for everybody else."""
     if name.endswith("Loss"):
-        import losses
+        from harness import losses
 
         return getattr(losses, name)
     raise AttributeError(f"module 'harness' has no attribute '{name}'")

@@ -19,14 +19,14 @@ import numpy as np
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError, refusing, unknown
+from harness.losses.method import Method, Preset, Space, cast_to
 from harness.metrics.names import check_metrics, check_selection_metric
+from harness.protocols.protocol import SEPARATOR, EvaluationProtocol
+from harness.protocols.splits import GIVEN, ClassSplit, applicable_folds, split_classes
 from harness.results.layout import dataset_label, table_path
 from harness.results.records import Identity
 from harness.split_file import label_of, read_split
 from harness.system.seeds import derive_seed
-from losses.method import Method, Preset, Space, cast_to
-from protocols.protocol import SEPARATOR, EvaluationProtocol
-from protocols.splits import GIVEN, ClassSplit, applicable_folds, split_classes
 
 if TYPE_CHECKING:
     from harness.datasets.dataset import Dataset, Listing

@@ -14,11 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.errors import HarnessError
+from harness.old_import_names import OLD_NAMES, is_own_module
 from harness.results.layout import SOURCE
 from harness.system.files import make_folder, replacing
-
-# What a loss file imports from us is no file of its own, also where it lies beside our folders.
-OURS = ("harness", "losses", "protocols")
 
 MOST_LINES = 12  # of what was changed, in a message
 
@@ -61,7 +59,8 @@ def _imported(source: bytes) -> Iterator[str]:
 
 
 def _files_of(folder: Path, module: str) -> list[Path]:
-    if module in OURS:
+    # A loss file in a checkout of ours has our folders beside it, which are not its sources.
+    if module == "harness" or (module in OLD_NAMES and not is_own_module(folder, module)):
         return []
     if (folder / module / "__init__.py").is_file():
         return sorted((folder / module).rglob("*.py"))

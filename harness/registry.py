@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, refusing, unknown
 from harness.loss_file import digest_of, is_file, modules_in, sources_of
-from losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
-from protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
+from harness.losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
+from harness.old_import_names import old_import_names
+from harness.protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
 
 if TYPE_CHECKING:
     from harness.datasets.dataset import Dataset, Listing
@@ -49,7 +50,7 @@ class Category:
 
 CATEGORIES = {
     "loss": Category(
-        *("losses", "METHODS", "harness.losses"),
+        *("harness.losses", "METHODS", "harness.losses"),
         "to add one, create losses/{}.py or pass a .py file",
     ),
     "dataset": Category(
@@ -57,7 +58,7 @@ CATEGORIES = {
         "for your own images: --dataset folder:PATH",
     ),
     "protocol": Category(
-        *("protocols", "PROTOCOLS", "harness.protocols"),
+        *("harness.protocols", "PROTOCOLS", "harness.protocols"),
         "to change one, name it: mlrc+batch_size=64",
     ),
     "trunk": Category(
@@ -98,7 +99,9 @@ def _exported(category: Category) -> Iterable[tuple[str, Any]]:
     for point in entry_points(group=category.group):
         try:
             with _naming(f"plug-in {point.name} ({point.value}) cannot be used"):
-                found = [(point.value, item) for item in getattr(point.load(), category.export)]
+                with old_import_names(f"plug-in {point.name}"):
+                    plugin = point.load()
+                found = [(point.value, item) for item in getattr(plugin, category.export)]
                 assert all(item.name for _, item in found)
         except HarnessError as error:  # the others may be what is asked for
             logger.warning("%s", error)
@@ -236,8 +239,8 @@ def _check_name(path: Path, name: str) -> None:
 def _only_one(path: Path, methods: Any) -> Method:
     if not isinstance(methods, Sequence) or not all(isinstance(one, Method) for one in methods):
         raise HarnessError(
-            f"METHODS of {path} must be a tuple of losses.method.Method, as (Method(...),), got "
-            f"{reprlib.repr(methods)}"
+            f"METHODS of {path} must be a tuple of harness.losses.method.Method, such as "
+            f"(Method(...),), got {reprlib.repr(methods)}"
         )
     if len(methods) != 1:
         raise HarnessError(
@@ -272,7 +275,7 @@ def import_file(path: Path) -> ModuleType:
     importlib.invalidate_caches()
     sys.path.insert(0, str(path.parent.absolute()))
     try:
-        with _naming(f"{path} does not import"):
+        with _naming(f"{path} does not import"), old_import_names(str(path), path.parent):
             spec.loader.exec_module(module)
             for helper in helpers:  # also what only a function imports, later
                 importlib.import_module(helper)

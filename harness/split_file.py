@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.config import load_config
 from harness.errors import HarnessError, refusing, unknown
-from protocols.splits import GIVEN, ClassSplit, Fold, check_enough, cut
+from harness.protocols.splits import GIVEN, ClassSplit, Fold, check_enough, cut
 
 PARTS = ("train", "validation", "test")
 FEWEST = 2  # classes of a part: among images of one class every answer is right

@@ -5,16 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if __name__ == "losses":  # a second copy of every class, if it were imported
+    raise ImportError("the losses are imported as `harness.losses`, not as `losses`")
+
 if TYPE_CHECKING:
-    from losses._tools.ball import BallDotProductSimilarity, BallLpDistance, BallNormalizer
-    from losses._tools.c1 import C1Loss
-    from losses.ccp import CCPLoss
-    from losses.drml import DRMLLoss, RelationHead
-    from losses.hpl import HierarchicalProxyLoss
-    from losses.proxygml import ProxyGMLLoss
-    from losses.proxynca_pp import ProxyNCAPlusPlusLoss
-    from losses.softmax import SoftmaxLoss
-    from losses.xbm import XBMLoss
+    from harness.losses._tools.ball import BallDotProductSimilarity, BallLpDistance, BallNormalizer
+    from harness.losses._tools.c1 import C1Loss
+    from harness.losses.ccp import CCPLoss
+    from harness.losses.drml import DRMLLoss, RelationHead
+    from harness.losses.hpl import HierarchicalProxyLoss
+    from harness.losses.proxygml import ProxyGMLLoss
+    from harness.losses.proxynca_pp import ProxyNCAPlusPlusLoss
+    from harness.losses.softmax import SoftmaxLoss
+    from harness.losses.xbm import XBMLoss
 
 __all__ = [
     "BallDotProductSimilarity",
@@ -31,8 +34,8 @@ __all__ = [
     "XBMLoss",
 ]
 
-# The module of each name: imported when it is asked for, so that `losses.method` comes without
-# torch.
+# The module of each name: imported when it is asked for, so that `harness.losses.method` comes
+# without torch.
 _HOMES = {
     "BallDotProductSimilarity": "_tools.ball",
     "BallLpDistance": "_tools.ball",
@@ -51,8 +54,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'losses' has no attribute '{name}'")
-    return getattr(import_module(f"losses.{_HOMES[name]}"), name)
+        raise AttributeError(f"module 'harness.losses' has no attribute '{name}'")
+    return getattr(import_module(f"harness.losses.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,13 +14,13 @@ from pytorch_metric_learning.losses import (
     TripletMarginLoss,
 )
 
-from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.ball import BallDotProductSimilarity, BallLpDistance
-from losses._tools.c1 import C1Loss
-from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
-from losses._tools.checks import check_base_params
-from losses.baselines import BY_NAME, by_dataset
-from losses.method import Method, ParamTypes, Preset, Space
+from harness.losses._tools.all_pairs import AllPairsContrastiveLoss
+from harness.losses._tools.ball import BallDotProductSimilarity, BallLpDistance
+from harness.losses._tools.c1 import C1Loss
+from harness.losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
+from harness.losses._tools.checks import check_base_params
+from harness.losses.baselines import BY_NAME, by_dataset
+from harness.losses.method import Method, ParamTypes, Preset, Space
 
 
 @dataclass(frozen=True)

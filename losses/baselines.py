@@ -16,13 +16,13 @@ from pytorch_metric_learning.miners import MultiSimilarityMiner
 from pytorch_metric_learning.regularizers import ZeroMeanRegularizer
 from torch import Tensor, nn
 
-from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.ccp_settings import CCP_PROTOCOL
-from losses._tools.mining import MinedLoss
-from losses._tools.proxy_anchor import ProxyAnchorLoss
-from losses._tools.proxy_nca import ProxyNCALoss
-from losses._tools.soft_triple import SoftTripleLoss, WithinClassCenters
-from losses.method import (
+from harness.losses._tools.all_pairs import AllPairsContrastiveLoss
+from harness.losses._tools.ccp_settings import CCP_PROTOCOL
+from harness.losses._tools.mining import MinedLoss
+from harness.losses._tools.proxy_anchor import ProxyAnchorLoss
+from harness.losses._tools.proxy_nca import ProxyNCALoss
+from harness.losses._tools.soft_triple import SoftTripleLoss, WithinClassCenters
+from harness.losses.method import (
     LOSS_LR,
     OPTIMIZER_PARAMS,
     STANDS_FOR,

@@ -16,18 +16,18 @@ from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
-from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.ball import ball_normalize, ball_normalizes
-from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
-from losses._tools.checks import check_choice, check_not_negative, check_positive
-from losses._tools.host_buffers import HostBuffers
-from losses._tools.k_center import farthest_points
-from losses._tools.labelled_loss import LossDict, ProxyLoss
-from losses._tools.loss_dict import reduced
-from losses._tools.short_form import as_it_comes
-from losses.ball_losses import PAIR_LOSSES, build_pair_loss
-from losses.baselines import by_dataset
-from losses.method import (
+from harness.losses._tools.all_pairs import AllPairsContrastiveLoss
+from harness.losses._tools.ball import ball_normalize, ball_normalizes
+from harness.losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
+from harness.losses._tools.checks import check_choice, check_not_negative, check_positive
+from harness.losses._tools.host_buffers import HostBuffers
+from harness.losses._tools.k_center import farthest_points
+from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
+from harness.losses._tools.loss_dict import reduced
+from harness.losses._tools.short_form import as_it_comes
+from harness.losses.ball_losses import PAIR_LOSSES, build_pair_loss
+from harness.losses.baselines import by_dataset
+from harness.losses.method import (
     LOSS_LR,
     STANDS_FOR,
     Base,

@@ -22,19 +22,19 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize, one_hot
 
-from losses._tools.checks import (
+from harness.losses._tools.checks import (
     check_base_params,
     check_choice,
     check_not_negative,
     check_positive,
 )
-from losses._tools.labelled_loss import LabelledLoss, LossDict, in_float32
-from losses._tools.loss_dict import reduced
-from losses._tools.mining import DistanceWeightedMiner
-from losses._tools.proxy_anchor import ProxyAnchorLoss, group_losses
-from losses.baselines import BY_NAME
-from losses.method import Base, Method, Preset, Space, declared_params
-from losses.mined_losses import BY_NAME as MINED
+from harness.losses._tools.labelled_loss import LabelledLoss, LossDict, in_float32
+from harness.losses._tools.loss_dict import reduced
+from harness.losses._tools.mining import DistanceWeightedMiner
+from harness.losses._tools.proxy_anchor import ProxyAnchorLoss, group_losses
+from harness.losses.baselines import BY_NAME
+from harness.losses.method import Base, Method, Preset, Space, declared_params
+from harness.losses.mined_losses import BY_NAME as MINED
 
 
 def check_groups(groups: int, **sizes: int) -> None:

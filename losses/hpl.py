@@ -16,22 +16,22 @@ from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from losses._tools.checks import (
+from harness.losses._tools.checks import (
     check_choice,
     check_cosine,
     check_not_negative,
     check_positive,
 )
-from losses._tools.cosine import cosine_loss, cosine_similarities, plain_cosine
-from losses._tools.host_buffers import HostBuffers
-from losses._tools.kmeans import cluster_means, seed_centroids, spherical_kmeans
-from losses._tools.labelled_loss import LossDict, ProxyLoss
-from losses._tools.loss_dict import elements
-from losses._tools.nca import check_denominator, nca_formula, nca_losses
-from losses._tools.proxy_anchor import anchor_formula
-from losses._tools.short_form import as_it_comes
-from losses.baselines import BY_NAME
-from losses.method import (
+from harness.losses._tools.cosine import cosine_loss, cosine_similarities, plain_cosine
+from harness.losses._tools.host_buffers import HostBuffers
+from harness.losses._tools.kmeans import cluster_means, seed_centroids, spherical_kmeans
+from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
+from harness.losses._tools.loss_dict import elements
+from harness.losses._tools.nca import check_denominator, nca_formula, nca_losses
+from harness.losses._tools.proxy_anchor import anchor_formula
+from harness.losses._tools.short_form import as_it_comes
+from harness.losses.baselines import BY_NAME
+from harness.losses.method import (
     LOSS_LR,
     STANDS_FOR,
     Base,

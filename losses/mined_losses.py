@@ -11,9 +11,9 @@ from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.reducers import MeanReducer
 
-from losses._tools.checks import check_choice
-from losses._tools.mining import DistanceWeightedMiner, MinedLoss, RothSemihardMiner
-from losses.baselines import baseline, margin_loss, uniform
+from harness.losses._tools.checks import check_choice
+from harness.losses._tools.mining import DistanceWeightedMiner, MinedLoss, RothSemihardMiner
+from harness.losses.baselines import baseline, margin_loss, uniform
 
 
 def build_semihard(margin: float = 0.2, variant: str = "pml") -> MinedLoss:

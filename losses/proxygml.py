@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from losses._tools.checks import check_cosine, check_not_negative, check_positive
-from losses._tools.cosine import Formula, cosine_similarities, plain_cosine
-from losses._tools.first_gradient import first_gradient_only
-from losses._tools.labelled_loss import LossDict, ProxyLoss
-from losses._tools.loss_dict import elements, weighted
-from losses._tools.nca import cross_entropy_and_slopes
-from losses._tools.normalize import divided, through_division_
-from losses._tools.short_form import as_it_comes
-from losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space, note_adjusted
+from harness.losses._tools.checks import check_cosine, check_not_negative, check_positive
+from harness.losses._tools.cosine import Formula, cosine_similarities, plain_cosine
+from harness.losses._tools.first_gradient import first_gradient_only
+from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
+from harness.losses._tools.loss_dict import elements, weighted
+from harness.losses._tools.nca import cross_entropy_and_slopes
+from harness.losses._tools.normalize import divided, through_division_
+from harness.losses._tools.short_form import as_it_comes
+from harness.losses.method import LOSS_LR, STANDS_FOR, Method, Preset, Space, note_adjusted
 
 # Similarities of the proxy term held at a time (16 MB in float32).
 CHUNK_ELEMENTS = 2**22

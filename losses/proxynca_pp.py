@@ -11,13 +11,13 @@ from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
-from losses._tools.checks import check_positive
-from losses._tools.cosine import cosine_loss, cosine_similarities, plain_cosine
-from losses._tools.labelled_loss import LossDict, ProxyLoss
-from losses._tools.loss_dict import elements, weighted
-from losses._tools.nca import check_denominator, nca_formula, nca_losses
-from losses._tools.short_form import as_it_comes
-from losses.method import LOSS_LR, Method, Preset, Space
+from harness.losses._tools.checks import check_positive
+from harness.losses._tools.cosine import cosine_loss, cosine_similarities, plain_cosine
+from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
+from harness.losses._tools.loss_dict import elements, weighted
+from harness.losses._tools.nca import check_denominator, nca_formula, nca_losses
+from harness.losses._tools.short_form import as_it_comes
+from harness.losses.method import LOSS_LR, Method, Preset, Space
 
 
 class ProxyNCAPlusPlusLoss(ProxyLoss):

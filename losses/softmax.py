@@ -11,9 +11,9 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from losses._tools.labelled_loss import LossDict, ProxyLoss
-from losses._tools.loss_dict import elements, weighted
-from losses.method import LOSS_LR, Method, Preset, Space
+from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
+from harness.losses._tools.loss_dict import elements, weighted
+from harness.losses.method import LOSS_LR, Method, Preset, Space
 
 
 class SoftmaxLoss(ProxyLoss):

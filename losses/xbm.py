@@ -12,15 +12,23 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
-from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.c1 import C1Loss
-from losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
-from losses._tools.checks import check_embeddings, check_not_negative, check_positive
-from losses._tools.host_buffers import HostBuffers
-from losses._tools.labelled_loss import LossDict, in_float32
-from losses._tools.loss_dict import reduced
-from losses.ball_losses import PAIR_LOSSES, build_pair_loss
-from losses.method import STANDS_FOR, Base, Method, NamedSpace, Preset, Space, declared_params
+from harness.losses._tools.all_pairs import AllPairsContrastiveLoss
+from harness.losses._tools.c1 import C1Loss
+from harness.losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
+from harness.losses._tools.checks import check_embeddings, check_not_negative, check_positive
+from harness.losses._tools.host_buffers import HostBuffers
+from harness.losses._tools.labelled_loss import LossDict, in_float32
+from harness.losses._tools.loss_dict import reduced
+from harness.losses.ball_losses import PAIR_LOSSES, build_pair_loss
+from harness.losses.method import (
+    STANDS_FOR,
+    Base,
+    Method,
+    NamedSpace,
+    Preset,
+    Space,
+    declared_params,
+)
 
 
 class XBMLoss(HostBuffers, BaseMetricLossFunction):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocols.mlrc import MLRC_CCP
+from harness.protocols.mlrc import MLRC_CCP
 
 ABLATION_CCP = replace(
     MLRC_CCP,

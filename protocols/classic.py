@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from protocols.mlrc import GLYPHS
-from protocols.protocol import EvaluationProtocol
+from harness.protocols.mlrc import GLYPHS
+from harness.protocols.protocol import EvaluationProtocol
 
 # Data sets of many classes with few images each, for which the papers have settings of their own.
 MANY = ("sop", "inshop", "inaturalist", "imagenet", "imagenet_closed")

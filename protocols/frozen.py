@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocols.mlrc import GLYPHS, MLRC
+from harness.protocols.mlrc import GLYPHS, MLRC
 
 # How images are seen there; training is the same for all data sets.
 IMAGES = ("trunk", "resize", "crop")

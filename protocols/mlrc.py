@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocols.protocol import EvaluationProtocol
+from harness.protocols.protocol import EvaluationProtocol
 
 # One epoch of the reality check is 100 steps; it stops when the best validation lies more than
 # 9, 14 or 39 epochs back, which is 5, 3 or 2 validations.

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from protocols.splits import FOLD_SCHEMES, FOUR_FOLDS, GIVEN
+from harness.protocols.splits import FOLD_SCHEMES, FOUR_FOLDS, GIVEN
 
 # Not part of what a result measures: more trials or reproductions can always be added.
 OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets", "trunks")

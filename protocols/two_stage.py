@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocols.classic import FEW, PRODUCTS, SMALL
-from protocols.protocol import EvaluationProtocol
+from harness.protocols.classic import FEW, PRODUCTS, SMALL
+from harness.protocols.protocol import EvaluationProtocol
 
 GARMENTS = tuple(f"recall_at_{k}" for k in (1, 10, 20, 30, 40))
 

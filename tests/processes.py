@@ -21,7 +21,7 @@ from harness.system import workers
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        *("harness.searching.loop", "losses", "harness.datasets.folder"),
+        *("harness.searching.loop", "harness.losses", "harness.datasets.folder"),
         *("torch._dynamo", "conftest", "processes"),
     ]
 )

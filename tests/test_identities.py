@@ -17,8 +17,8 @@ from harness.cli import main
 from harness.config import RunConfig
 from harness.data.features import Features
 from harness.experiment import Experiment, build_experiment
+from harness.protocols.splits import split_classes
 from harness.training.unit import Unit
-from protocols.splits import split_classes
 
 HERE = Path(__file__).parent
 MakeExperiment = Callable[..., Experiment]

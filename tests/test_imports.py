@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import pkgutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from made_tables import put_table
 
 import harness
-import losses
+from harness import losses
 from harness.errors import HarnessError
 from harness.registry import CATEGORIES
 
@@ -29,7 +30,12 @@ LAYERS = (
         ("metrics",),
         ("results",),
     ),
-    *(("loss_file", "registry", "split_file", "experiment"), ("model",), ("data",), ("training",)),
+    *(
+        ("old_import_names", "loss_file", "registry", "split_file", "experiment"),
+        ("model",),
+        ("data",),
+        ("training",),
+    ),
     *(("searching",), ("evaluation",), ("sweeping",), ("report",), ("cli",)),
     ("__init__", "__main__", "testing"),
 )
@@ -40,14 +46,23 @@ BESIDE = tuple(category.package for category in CATEGORIES.values())
 
 
 def files_of(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+    """The Python files of a folder, without those behind a link."""
+    folders = os.walk(ROOT / folder)
+    return sorted(
+        Path(where, name) for where, _, names in folders for name in names if name.endswith(".py")
+    )
+
+
+# The folders of the packages, with what their modules are called.
+PACKAGES = {"harness": "harness", "losses": "harness.losses", "protocols": "harness.protocols"}
 
 
 def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    folder, *parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([PACKAGES[folder], *parts]).removesuffix(".__init__")
 
 
-MODULES = {name_of(path): path for folder in ("harness", *BESIDE) for path in files_of(folder)}
+MODULES = {name_of(path): path for folder in PACKAGES for path in files_of(folder)}
 
 
 def imported_by(path: Path) -> set[str]:
@@ -174,7 +189,8 @@ def torch_free(folder: Path) -> Iterator[str]:
     """What must never wait for torch: modules, and commands on results in a folder."""
     yield "import harness"
     yield from (f"import {module}" for module in MODULES if within(module, "harness.results"))
-    yield from ("import harness.metrics.names", "import losses.method", "import harness.config")
+    light = ("harness.metrics.names", "harness.losses.method", "harness.config")
+    yield from (f"import {module}" for module in light)
     report = [m for m in MODULES if within(m, "harness.report")]
     with_models = [f"harness.report.{name}" for name in ("galleries", "stage_maps", "moons")]
     yield from (f"import {module}" for module in report if module not in with_models)

@@ -79,9 +79,18 @@ def test_a_loss_can_be_held_against_those_that_were_searched(
 
 @pytest.mark.slow
 def test_every_module_is_in_the_package(installed: Path) -> None:
-    modules = [path for name in SOURCES[:3] for path in ROOT.glob(f"{name}/**/*.py")]
-    missing = [path for path in modules if not (installed / path.relative_to(ROOT)).exists()]
-    assert missing == [] and (installed / "harness" / "py.typed").exists()
+    modules = {path.relative_to(ROOT) for path in ROOT.glob("harness/**/*.py")}
+    for name in ("losses", "protocols"):
+        beside = ROOT / name
+        modules |= {Path("harness", name, p.relative_to(beside)) for p in beside.rglob("*.py")}
+    missing = [path for path in modules if not (installed / path).exists()]
+    assert len(modules) > 200 and missing == [] and (installed / "harness" / "py.typed").exists()
+
+
+@pytest.mark.slow
+def test_the_package_installs_one_import_name(installed: Path) -> None:
+    names = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
+    assert names - {"bin"} == {"harness"}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from harness.cli.display import say
 from harness.errors import unknown
 
 if TYPE_CHECKING:
-    from losses.method import Method
+    from harness.losses.method import Method
 
 
 FIGURES = "figures"

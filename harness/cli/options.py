@@ -138,7 +138,7 @@ def check_output(path: Path, *endings: str, flag: str = "--output") -> None:
 def read_values(config: Path | None, assignments: list[str] | None, flags: dict[str, Any]) -> Any:
     """Config values by precedence: file, then --set, then flags of their own."""
     from harness.config import RunConfig, load_config, parse_assignments
-    from protocols.protocol import with_change
+    from harness.protocols.protocol import with_change
 
     keys = RunConfig.__dataclass_fields__
     given = {
@@ -172,7 +172,7 @@ def read_search_configs(
     config: Path | None, assignments: list[str] | None, flags: dict[str, Any], losses: list[str]
 ) -> list[RunConfig]:
     """One config for each loss to search; pruning is in the name of the protocol."""
-    from protocols.protocol import with_change
+    from harness.protocols.protocol import with_change
 
     configs = read_configs(read_values(config, assignments, flags), losses)
     if flags["prune"]:

@@ -12,8 +12,8 @@ from harness.errors import HarnessError, refusing
 from harness.evaluation.runs import Job, OpenedRow
 from harness.experiment import build_experiment, check_tested
 from harness.model.build import check_method
+from harness.protocols.protocol import SEPARATOR
 from harness.results.records import SearchFacts
-from protocols.protocol import SEPARATOR
 
 
 def fixed_jobs(losses: Sequence[str], values: Mapping[str, Any]) -> list[tuple[Job, OpenedRow]]:

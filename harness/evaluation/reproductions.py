@@ -18,6 +18,7 @@ from harness.evaluation.runs import Job, OpenedRow, Reproduction, Run, SingleMod
 from harness.evaluation.test_selected import TestSelected
 from harness.experiment import Experiment, build_experiment, check_tested
 from harness.loss_file import check_unchanged
+from harness.losses.method import Space
 from harness.model.build import check_trunk
 from harness.results.classes import note_test_classes
 from harness.results.records import SearchFacts, rounded
@@ -30,7 +31,6 @@ from harness.system.progress import Begun, Event, Listener, ModelEnded, ignore
 from harness.system.trouble import forgiving
 from harness.system.workers import run_workers, worker_count
 from harness.training.placement import feed, settle
-from losses.method import Space
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from losses._tools.ball import ball_normalize
+from harness.losses._tools.ball import ball_normalize
 
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "avg": lambda features: features.mean(dim=(2, 3)),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.metrics.names import METRICS
+from harness.protocols.protocol import NEUTRAL
 from harness.results.layout import find_records
 from harness.results.records import (
     TEST_SELECTED,
@@ -21,7 +22,6 @@ from harness.results.records import (
     TestRecord,
     read_record,
 )
-from protocols.protocol import NEUTRAL
 
 AnyRecord = TestRecord | MetricsRecord
 Row = list[TestRecord]

@@ -11,10 +11,10 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.experiment import Experiment
+from harness.losses.method import Space
 from harness.results.layout import FOLD_RECORD, FOLDS
 from harness.results.records import FoldRecord, RecordError
 from harness.training.trial import mean_score
-from losses.method import Space
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from harness.errors import HarnessError, unknown
-from losses.method import on_step
+from harness.losses.method import on_step
 
 if TYPE_CHECKING:
-    from losses.method import Space
+    from harness.losses.method import Space
 
 START_POINTS = 10
 GRID_LEVELS = 5  # values of a real parameter in a grid

@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
 from harness.experiment import Experiment
+from harness.losses.method import Method, Space
 from harness.results.records import Identity, SearchFacts
 from harness.searching.rebuild import finished_trials
 from harness.searching.samplers import check_sampler, planned, propose, spell_space
@@ -34,7 +35,6 @@ from harness.searching.summary import (
 )
 from harness.system.device import cpu_threads
 from harness.system.seeds import derive_seed
-from losses.method import Method, Space
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 from harness.config import RunConfig
 from harness.errors import HarnessError, refusing, unknown
 from harness.plain_yaml import read_yaml
-from protocols.protocol import with_change
+from harness.protocols.protocol import with_change
 
 # Axis -> value.
 Values = Mapping[str, Any]

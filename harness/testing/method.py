@@ -17,10 +17,10 @@ from optuna.distributions import (
 from torch import Tensor, nn
 
 from harness import registry
+from harness.losses.method import Method, Params
 from harness.searching.samplers import value_at
 from harness.testing.expect import expect, expect_no_error
 from harness.testing.training import take_steps
-from losses.method import Method, Params
 
 FEATURES, DIM = 64, 32
 NUM_CLASSES = 20

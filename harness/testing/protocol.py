@@ -11,16 +11,16 @@ from pathlib import Path
 
 from harness import registry
 from harness.metrics.names import METRICS
-from harness.testing.expect import expect, expect_no_error
-from harness.testing.exported import items_of
-from protocols.protocol import (
+from harness.protocols.protocol import (
     OUTSIDE_IDENTITY,
     SEPARATOR,
     EvaluationProtocol,
     check,
     parse_changes,
 )
-from protocols.splits import applicable_folds, split_classes
+from harness.protocols.splits import applicable_folds, split_classes
+from harness.testing.expect import expect, expect_no_error
+from harness.testing.exported import items_of
 
 # Of a whole data set: the fewest that can be split, an odd number, Cars, CUB.
 CLASS_COUNTS = (16, 17, 196, 200)

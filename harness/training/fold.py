@@ -15,6 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError, OutOfMemory
+from harness.losses.method import adjusted_by
 from harness.model.memory import advice
 from harness.plain_text import writable
 from harness.results.layout import (
@@ -39,7 +40,6 @@ from harness.system.trouble import trouble_in
 from harness.training.saved import load, save
 from harness.training.trainer import DamagedCheckpoint, Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
-from losses.method import adjusted_by
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from harness.losses.method import Method
 from harness.model.network import Model
-from losses.method import Method
-from protocols.protocol import EvaluationProtocol
+from harness.protocols.protocol import EvaluationProtocol
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,

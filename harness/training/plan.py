@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.protocol import EvaluationProtocol
+from harness.protocols.protocol import EvaluationProtocol
 
 
 @dataclass(frozen=True)

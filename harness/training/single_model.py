@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from harness.experiment import Experiment
+from harness.losses.method import Hook
 from harness.results.records import FoldRecord
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit
 from harness.training.wrapped_hook import WrappedHook
-from losses.method import Hook
 
 SINGLE = "single"
 

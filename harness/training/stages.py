@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from harness.errors import HarnessError
+from harness.losses.method import Hook
 from harness.results.layout import STAGES
 from harness.system.files import make_folder
 from harness.training.saved import load, save
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit
 from harness.training.wrapped_hook import WrappedHook
-from losses.method import Hook
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from harness.data.batches import TrainBatches
 from harness.data.loading import Loader
+from harness.losses._tools.checks import values_are_checked
+from harness.losses.method import Hook, Method
 from harness.model.network import Model, freeze_affine, freeze_batchnorm
+from harness.protocols.protocol import EvaluationProtocol
 from harness.results.records import Fit
 from harness.system.trouble import trouble_in
 from harness.training.embed import embed
@@ -27,9 +30,6 @@ from harness.training.pieces import backward_by_pieces
 from harness.training.plan import plan_of
 from harness.training.saved import load, save
 from harness.typed import convert
-from losses._tools.checks import values_are_checked
-from losses.method import Hook, Method
-from protocols.protocol import EvaluationProtocol
 
 logger = logging.getLogger(__name__)
 

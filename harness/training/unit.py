@@ -17,16 +17,16 @@ from harness.data.features import AHEAD, Features
 from harness.data.loading import Loader, image_loader, open_loader
 from harness.data.passes import DealtBatches, ShuffledBatches
 from harness.experiment import Experiment, digest_of
+from harness.losses.method import Hook
 from harness.metrics import retrieval
 from harness.model.build import attach, build_model
 from harness.model.network import Model
+from harness.protocols.splits import Fold
 from harness.results.layout import FOLD_RECORD, PROXIES, WEIGHTS, fold_folder
 from harness.results.records import FoldRecord, Identity
 from harness.training.embed import embed_with
 from harness.training.saved import load
 from harness.training.trainer import Trainer, Validate
-from losses.method import Hook
-from protocols.splits import Fold
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from losses.method import Hook
+from harness.losses.method import Hook
 
 
 class WrappedHook(Hook):

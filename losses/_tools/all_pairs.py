@@ -15,10 +15,10 @@ from pytorch_metric_learning.losses import ContrastiveLoss
 from pytorch_metric_learning.reducers import AvgNonZeroReducer
 from torch import Tensor
 
-from losses._tools.ball import BallLpDistance
-from losses._tools.first_gradient import first_gradient_only
-from losses._tools.normalize import SMALLEST_NORM, divided, through_division_
-from losses._tools.short_form import ShortForm, as_it_comes
+from harness.losses._tools.ball import BallLpDistance
+from harness.losses._tools.first_gradient import first_gradient_only
+from harness.losses._tools.normalize import SMALLEST_NORM, divided, through_division_
+from harness.losses._tools.short_form import ShortForm, as_it_comes
 
 
 class AllPairsContrastiveLoss(ShortForm, ContrastiveLoss):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytorch_metric_learning.distances import BaseDistance, DotProductSimilarity, LpDistance
 from torch import Tensor, nn
 
-from losses._tools.normalize import divide_by_norm
+from harness.losses._tools.normalize import divide_by_norm
 
 
 def ball_normalize(vectors: Tensor, dim: int = -1) -> Tensor:

@@ -11,11 +11,11 @@ from pytorch_metric_learning.utils import common_functions as c_f
 from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 from torch import Tensor
 
-from losses._tools.ball import BallDotProductSimilarity
-from losses._tools.checks import check_embeddings
-from losses._tools.labelled_loss import in_float32
-from losses._tools.loss_dict import elements
-from losses._tools.short_form import as_it_comes
+from harness.losses._tools.ball import BallDotProductSimilarity
+from harness.losses._tools.checks import check_embeddings
+from harness.losses._tools.labelled_loss import in_float32
+from harness.losses._tools.loss_dict import elements
+from harness.losses._tools.short_form import as_it_comes
 
 
 class C1Loss(BaseMetricLossFunction):

@@ -13,8 +13,8 @@ from pytorch_metric_learning.distances import CosineSimilarity
 from pytorch_metric_learning.distances.base_distance import BaseDistance
 from torch import Tensor
 
-from losses._tools.first_gradient import first_gradient_only
-from losses._tools.normalize import SMALLEST_NORM, divided, through_division_
+from harness.losses._tools.first_gradient import first_gradient_only
+from harness.losses._tools.normalize import SMALLEST_NORM, divided, through_division_
 
 # Cosines -> a loss, and the derivative of the loss by each of them.
 Formula = Callable[[Tensor], tuple[Tensor, Tensor]]

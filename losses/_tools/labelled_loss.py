@@ -11,8 +11,8 @@ from pytorch_metric_learning.losses.mixins import WeightRegularizerMixin
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
-from losses._tools.checks import check_batch, check_positive
-from losses._tools.short_form import ShortForm
+from harness.losses._tools.checks import check_batch, check_positive
+from harness.losses._tools.short_form import ShortForm
 
 # In PML's dictionaries: name of a sub-loss -> its terms and how to reduce them.
 LossDict = dict[str, dict[str, Any]]

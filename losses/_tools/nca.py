@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss, softmax
 
-from losses._tools.checks import check_choice
-from losses._tools.cosine import Formula
+from harness.losses._tools.checks import check_choice
+from harness.losses._tools.cosine import Formula
 
 DENOMINATORS = ("all", "negatives")
 

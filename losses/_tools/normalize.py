@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from losses._tools.first_gradient import first_gradient_only
+from harness.losses._tools.first_gradient import first_gradient_only
 
 # As in torch.nn.functional.normalize.
 SMALLEST_NORM = 1e-12

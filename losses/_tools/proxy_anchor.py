@@ -10,9 +10,9 @@ from pytorch_metric_learning.reducers import DivisorReducer
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad, softmax
 
-from losses._tools.checks import check_labels
-from losses._tools.cosine import Formula, cosine_loss, plain_cosine
-from losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
+from harness.losses._tools.checks import check_labels
+from harness.losses._tools.cosine import Formula, cosine_loss, plain_cosine
+from harness.losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
 
 
 def anchor_formula(

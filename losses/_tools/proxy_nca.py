@@ -7,10 +7,10 @@ from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.reducers import MeanReducer
 from torch import Tensor
 
-from losses._tools.checks import check_labels
-from losses._tools.cosine import cosine_loss
-from losses._tools.nca import nca_formula
-from losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
+from harness.losses._tools.checks import check_labels
+from harness.losses._tools.cosine import cosine_loss
+from harness.losses._tools.nca import nca_formula
+from harness.losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
 
 
 class ProxyNCALoss(ShortForm, pml.ProxyNCALoss):

@@ -10,12 +10,12 @@ from pytorch_metric_learning.regularizers import SparseCentersRegularizer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
-from losses._tools.checks import check_labels
-from losses._tools.cosine import Formula, cosine_loss, plain_cosine
-from losses._tools.loss_dict import elements
-from losses._tools.nca import cross_entropy_and_slopes
-from losses._tools.normalize import SMALLEST_NORM, divide_by_norm
-from losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
+from harness.losses._tools.checks import check_labels
+from harness.losses._tools.cosine import Formula, cosine_loss, plain_cosine
+from harness.losses._tools.loss_dict import elements
+from harness.losses._tools.nca import cross_entropy_and_slopes
+from harness.losses._tools.normalize import SMALLEST_NORM, divide_by_norm
+from harness.losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
 
 
 def soft_triple_formula(

@@ -76,8 +76,8 @@ def test_the_protocol_keeps_its_contract(extract: Extract) -> None:
 
 @pytest.mark.parametrize("path", recipes())
 def test_a_recipe_imports_nothing_that_its_folder_may_not(path: str) -> None:
-    own = {"losses": "losses", "harness": "harness.datasets", "protocols": "protocols"}
-    allowed = own[Path(path).parts[0]]
+    own = {"losses": "harness.losses", "harness": "harness.datasets"}
+    allowed = {**own, "protocols": "harness.protocols"}[Path(path).parts[0]]
     for line in recipes()[path].splitlines():
-        if line.startswith(("from harness", "from losses", "from protocols", "import harness")):
+        if line.startswith(("from harness", "import harness")):
             assert line.startswith(f"from {allowed}")

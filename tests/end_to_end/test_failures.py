@@ -20,6 +20,7 @@ from harness.cli import main
 from harness.config import RunConfig
 from harness.errors import HarnessError, OutOfMemory
 from harness.experiment import Experiment, build_experiment
+from harness.losses.method import Hook
 from harness.results.layout import FAILURE, RETRIED
 from harness.results.records import FoldRecord
 from harness.searching.loop import search
@@ -28,7 +29,6 @@ from harness.system.files import naming_disk_trouble, write_text
 from harness.training.fold import run_fold
 from harness.training.trainer import Trainer, TrainingFailed
 from harness.training.unit import Unit
-from losses.method import Hook
 
 LOSS = """
 import torch

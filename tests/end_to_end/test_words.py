@@ -233,7 +233,9 @@ def test_a_table_of_many_columns_is_cut_into_several_that_fit() -> None:
 def test_a_head_that_is_attached_works_as_documented() -> None:
     """DRML's, as losses/README.md has it."""
     text = (Path(__file__).parents[2] / "losses" / "README.md").read_text()
-    (block,) = re.findall(r"```python\n(  from losses import DRMLLoss.*?)```", text, re.DOTALL)
+    (block,) = re.findall(
+        r"```python\n(  from harness.losses import DRMLLoss.*?)```", text, re.DOTALL
+    )
     features = torch.randn(8, 512, requires_grad=True)
     exec(textwrap.dedent(block), {"features": features, "labels": torch.arange(8) % 4})
     assert features.grad is not None

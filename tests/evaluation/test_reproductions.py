@@ -26,6 +26,7 @@ from harness.config import RunConfig, load_config
 from harness.data.sources import open_part
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
+from harness.losses.method import Hook
 from harness.metrics.names import METRICS
 from harness.model.build import build_model, build_trunk
 from harness.results import leaderboard
@@ -34,7 +35,6 @@ from harness.results.layout import LEDGER, WEIGHTS
 from harness.results.records import FoldRecord, MetricsRecord, TestRecord
 from harness.searching.loop import search
 from harness.training.single_model import build_single_trainer, without_folds
-from losses.method import Hook
 
 
 @pytest.fixture(scope="module")

@@ -51,13 +51,13 @@ class Mine(TripletMarginLoss):
         ("METHODS = ()", "must hold one method, got 0"),
         ("1 / 0", r"ZeroDivisionError.*mine\.py, line 8"),
         (
-            "from losses.method import Method, Preset\n"
+            "from harness.losses.method import Method, Preset\n"
             "METHODS = (Method('m', 'p', lambda num_classes, embedding_size: None,\n"
             "                  lambda data, n: 1 / 0, {'mlrc': {'cub': Preset({})}}),)",
             r"cannot be used: ZeroDivisionError.*mine\.py, line 10",
         ),
         (
-            "from losses.method import Method\n"
+            "from harness.losses.method import Method\n"
             "METHODS = (Method('m', 'p', lambda num_classes, embedding_size: None,\n"
             "                  lambda data, n: {}, None),)",
             "cannot be used: TypeError",
@@ -75,7 +75,7 @@ def test_what_is_wrong_in_a_loss_file_is_said(code: str, says: str, tmp_path: Pa
 def test_a_method_is_named_by_what_can_be_a_folder(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
-        f"{LOSS}from losses.method import Method, Preset\n"
+        f"{LOSS}from harness.losses.method import Method, Preset\n"
         f"METHODS = (Method({name!r}, 'p', lambda num_classes, embedding_size: None,\n"
         "                  lambda data, n: {}, {'mlrc': {'cub': Preset({})}}),)"
     )

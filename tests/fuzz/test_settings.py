@@ -17,8 +17,8 @@ from harness import registry
 from harness.config import RunConfig, load_config, parse_assignments
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
+from harness.protocols.protocol import EvaluationProtocol
 from harness.split_file import read_split
-from protocols.protocol import EvaluationProtocol
 
 CONFIG = {
     **{"loss": "proxyanchor", "protocol": FOLDER, "trunk": "convnet", "trials": 2, "seed": 0},

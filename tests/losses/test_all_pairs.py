@@ -13,8 +13,8 @@ from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.regularizers import LpRegularizer
 from torch import Tensor
 
-from losses._tools.all_pairs import AllPairsContrastiveLoss
-from losses._tools.ball import BallLpDistance
+from harness.losses._tools.all_pairs import AllPairsContrastiveLoss
+from harness.losses._tools.ball import BallLpDistance
 
 MARGINS = (0.4, 0.9)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from losses._tools.ball import (
+from harness.losses._tools.ball import (
     BallDotProductSimilarity,
     BallLpDistance,
     BallNormalizer,

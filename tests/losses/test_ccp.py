@@ -14,10 +14,10 @@ import torch
 from pytorch_metric_learning.losses import ContrastiveLoss, NTXentLoss, TripletMarginLoss
 from torch import Tensor, nn
 
-from losses._tools.ball import BallLpDistance, ball_normalize
-from losses._tools.k_center import farthest_points
-from losses.ball_losses import PAIR_LOSSES, build_pair_loss
-from losses.ccp import (
+from harness.losses._tools.ball import BallLpDistance, ball_normalize
+from harness.losses._tools.k_center import farthest_points
+from harness.losses.ball_losses import PAIR_LOSSES, build_pair_loss
+from harness.losses.ccp import (
     METHODS,
     AlternatingProjections,
     CCPLoss,

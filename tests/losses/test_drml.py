@@ -23,8 +23,8 @@ from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.reducers import DoNothingReducer
 from torch import Tensor, nn
 
-from losses._tools.mining import DistanceWeightedMiner
-from losses.drml import BASES, METHODS, DRMLLoss, RelationHead
+from harness.losses._tools.mining import DistanceWeightedMiner
+from harness.losses.drml import BASES, METHODS, DRMLLoss, RelationHead
 
 FEATURES = 12
 DIM = 8

@@ -12,10 +12,10 @@ from pytorch_metric_learning.losses import ProxyAnchorLoss, ProxyNCALoss
 from pytorch_metric_learning.reducers import DoNothingReducer
 from torch import Tensor
 
-from losses._tools.kmeans import cluster_means
-from losses.hpl import METHODS, HierarchicalProxyLoss
-from losses.method import adjusted_by
-from losses.proxynca_pp import ProxyNCAPlusPlusLoss
+from harness.losses._tools.kmeans import cluster_means
+from harness.losses.hpl import METHODS, HierarchicalProxyLoss
+from harness.losses.method import adjusted_by
+from harness.losses.proxynca_pp import ProxyNCAPlusPlusLoss
 
 DATASETS = ("cub", "cars", "sop", "inshop", "inaturalist", "imagenet", "glyphs", "folder")
 MODES = ("kmeans", "kmeans+grad", "mean")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from losses._tools.k_center import farthest_points
+from harness.losses._tools.k_center import farthest_points
 
 
 def pool_of(*points: float) -> Tensor:

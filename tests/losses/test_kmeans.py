@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from losses._tools.kmeans import nearest_centroids, seed_centroids, spherical_kmeans
+from harness.losses._tools.kmeans import nearest_centroids, seed_centroids, spherical_kmeans
 
 
 def directions(*degrees: float) -> Tensor:
@@ -56,7 +56,7 @@ def test_a_warm_start_that_moves_nothing_looks_once(monkeypatch: pytest.MonkeyPa
         looks.append(1)
         return nearest_centroids(*args)
 
-    monkeypatch.setattr("losses._tools.kmeans.nearest_centroids", counted)
+    monkeypatch.setattr("harness.losses._tools.kmeans.nearest_centroids", counted)
     again, same = spherical_kmeans(points, centroids, assignments)
     assert len(looks) == 1
     assert torch.equal(same, assignments)

@@ -11,8 +11,8 @@ from pytorch_metric_learning.losses import TripletMarginLoss
 from pytorch_metric_learning.miners import TripletMarginMiner
 from torch import Tensor
 
-from losses._tools.mining import DistanceWeightedMiner, RothSemihardMiner
-from losses.mined_losses import build_margin_dw, build_semihard
+from harness.losses._tools.mining import DistanceWeightedMiner, RothSemihardMiner
+from harness.losses.mined_losses import build_margin_dw, build_semihard
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3])
 

@@ -27,15 +27,15 @@ from pytorch_metric_learning.trainers import MetricLossOnly
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
-import losses
+from harness import losses
+from harness.losses.ball_losses import PAIR_LOSSES
+from harness.losses.ccp import CCPLoss
+from harness.losses.drml import BASES as DRML_BASES
+from harness.losses.drml import DRMLLoss, RelationHead
+from harness.losses.hpl import HierarchicalProxyLoss
+from harness.losses.proxygml import ProxyGMLLoss
+from harness.losses.proxynca_pp import ProxyNCAPlusPlusLoss
 from harness.testing.training import take_steps
-from losses.ball_losses import PAIR_LOSSES
-from losses.ccp import CCPLoss
-from losses.drml import BASES as DRML_BASES
-from losses.drml import DRMLLoss, RelationHead
-from losses.hpl import HierarchicalProxyLoss
-from losses.proxygml import ProxyGMLLoss
-from losses.proxynca_pp import ProxyNCAPlusPlusLoss
 
 CLASSES = 12
 FEATURES = 16

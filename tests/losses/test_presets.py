@@ -13,8 +13,8 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.experiment import build_experiment
+from harness.losses.method import Method, adjusted_by
 from harness.searching.samplers import check_first
-from losses.method import Method, adjusted_by
 
 METHODS = list(registry.items("loss").values())
 

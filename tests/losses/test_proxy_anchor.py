@@ -12,9 +12,9 @@ from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.regularizers import LpRegularizer
 from torch import Tensor
 
-from losses._tools.checks import values_are_checked
-from losses._tools.cosine import cosine_loss
-from losses._tools.proxy_anchor import ProxyAnchorLoss, anchor_formula
+from harness.losses._tools.checks import values_are_checked
+from harness.losses._tools.cosine import cosine_loss
+from harness.losses._tools.proxy_anchor import ProxyAnchorLoss, anchor_formula
 
 CLASSES, DIM = 9, 6
 # A class with several samples, one with one, and some with none.

@@ -11,7 +11,7 @@ from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.reducers import SumReducer
 from torch import Tensor
 
-from losses._tools.proxy_nca import ProxyNCALoss
+from harness.losses._tools.proxy_nca import ProxyNCALoss
 
 CLASSES, DIM = 5, 6
 LABELS = torch.tensor([0, 0, 4, 2])

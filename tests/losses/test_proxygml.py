@@ -13,9 +13,15 @@ from pytorch_metric_learning.losses import NormalizedSoftmaxLoss, SoftTripleLoss
 from pytorch_metric_learning.reducers import DoNothingReducer
 from torch import Tensor
 
-from losses import proxygml
-from losses.method import adjusted_by
-from losses.proxygml import METHODS, ProxyGMLLoss, num_selected, proxy_losses, select_proxies
+from harness.losses import proxygml
+from harness.losses.method import adjusted_by
+from harness.losses.proxygml import (
+    METHODS,
+    ProxyGMLLoss,
+    num_selected,
+    proxy_losses,
+    select_proxies,
+)
 
 METHOD: Any = METHODS[0]
 EXAMPLE = torch.tensor(

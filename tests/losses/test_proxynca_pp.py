@@ -11,9 +11,9 @@ from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import NormalizedSoftmaxLoss, ProxyNCALoss
 from torch import Tensor
 
-from losses._tools.checks import check_batch
-from losses.method import OPTIMIZER_PARAMS
-from losses.proxynca_pp import METHODS, ProxyNCAPlusPlusLoss
+from harness.losses._tools.checks import check_batch
+from harness.losses.method import OPTIMIZER_PARAMS
+from harness.losses.proxynca_pp import METHODS, ProxyNCAPlusPlusLoss
 
 METHOD: Any = METHODS[0]
 DATASETS = ("cub", "cars", "sop", "inshop", "inaturalist", "imagenet", "glyphs", "folder")

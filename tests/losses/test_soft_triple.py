@@ -12,9 +12,13 @@ from pytorch_metric_learning.reducers import SumReducer
 from pytorch_metric_learning.regularizers import SparseCentersRegularizer
 from torch import Tensor
 
-from losses._tools.cosine import cosine_loss
-from losses._tools.soft_triple import SoftTripleLoss, WithinClassCenters, soft_triple_formula
-from losses.baselines import build_softtriple
+from harness.losses._tools.cosine import cosine_loss
+from harness.losses._tools.soft_triple import (
+    SoftTripleLoss,
+    WithinClassCenters,
+    soft_triple_formula,
+)
+from harness.losses.baselines import build_softtriple
 
 CLASSES, CENTERS, DIM = 5, 3, 6
 LABELS = torch.tensor([0, 0, 4, 2])

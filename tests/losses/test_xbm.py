@@ -14,9 +14,9 @@ from pytorch_metric_learning.losses import ContrastiveLoss, MultiSimilarityLoss,
 from pytorch_metric_learning.reducers import AvgNonZeroReducer, DoNothingReducer
 from torch import Tensor
 
-from losses import C1Loss, ball_losses, xbm
-from losses._tools.ball import BallLpDistance, ball_normalize
-from losses.xbm import XBMLoss
+from harness.losses import C1Loss, ball_losses, xbm
+from harness.losses._tools.ball import BallLpDistance, ball_normalize
+from harness.losses.xbm import XBMLoss
 
 DIM = 4
 

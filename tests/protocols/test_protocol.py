@@ -10,9 +10,9 @@ import pytest
 from harness import registry
 from harness.errors import HarnessError
 from harness.model.network import POOLINGS
+from harness.protocols.protocol import ADDED_LATER, EvaluationProtocol, Optimizer, parse_changes
 from harness.testing.protocol import PROTOCOL_CHECKS
 from harness.training.optimizer import OPTIMIZERS
-from protocols.protocol import ADDED_LATER, EvaluationProtocol, Optimizer, parse_changes
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.splits import FOUR_FOLDS, ClassSplit, Fold, mlrc_applies, split_classes
+from harness.protocols.splits import FOUR_FOLDS, ClassSplit, Fold, mlrc_applies, split_classes
 
 # classes, base of the labels, then per fold: training classes, first and last validated label.
 # As published for CUB, Cars (whose labels count from 1) and SOP.

@@ -15,6 +15,7 @@ from test_imports import modules_after
 from harness import registry
 from harness.cli import main
 from harness.errors import HarnessError
+from harness.losses import baselines
 from harness.results.almost_base import almost_base
 from harness.results.questions import OLD, PROPOSED, SYSTEMS
 from harness.results.records import TEST_SELECTED
@@ -28,7 +29,6 @@ from harness.results.verdict import (
     read_tables,
     stand,
 )
-from losses import baselines
 
 ROOT = Path(__file__).parents[2]
 

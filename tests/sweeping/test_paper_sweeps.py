@@ -12,11 +12,11 @@ from harness.cli import main
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
+from harness.losses.method import Method
 from harness.model.build import check_method
 from harness.results.sweeps import Plan, build
 from harness.sweeping.axes import config_at, parse_axis
 from harness.sweeping.paper_sweeps import FIGURES, Figure, find_figure, sweep_of
-from losses.method import Method
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,6 +17,7 @@ from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
+from harness.losses.proxygml import ProxyGMLLoss
 from harness.metrics.names import METRICS
 from harness.results import sweeps
 from harness.results.layout import FOLD_RECORD, LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
@@ -28,7 +29,6 @@ from harness.sweeping.axes import parse_axis
 from harness.sweeping.run import Sweep
 from harness.system.progress import Event, Listener, PointEnded, ignore
 from harness.training.trial import run_trial, units_of
-from losses.proxygml import ProxyGMLLoss
 
 AXES = ("params.proxies_per_class=1,2", "params.ratio=0.5,1")
 SETTINGS = ("dataset", "protocol", "trunk", "cache_dir", "runs_dir", "results_dir", "workers")

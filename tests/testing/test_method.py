@@ -12,8 +12,8 @@ from optuna.distributions import FloatDistribution
 from pytorch_metric_learning.losses import ContrastiveLoss
 from torch import Tensor, nn
 
+from harness.losses.method import Base, Hook, Method, Preset
 from harness.testing import check_method
-from losses.method import Base, Hook, Method, Preset
 
 OWN_LOSS = """
 from optuna.distributions import FloatDistribution

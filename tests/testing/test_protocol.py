@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError
+from harness.protocols.protocol import EvaluationProtocol
 from harness.testing import check_protocol
-from protocols.protocol import EvaluationProtocol
 
 SOUND = EvaluationProtocol("sound", "as the reality check has it")
 
 FILE = """
-from protocols.protocol import EvaluationProtocol
+from harness.protocols.protocol import EvaluationProtocol
 
 PROTOCOLS = (EvaluationProtocol("mine", "my settings", batch_size={batch_size}),)
 """

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from harness.data.loading import Loader
 from harness.experiment import Experiment
+from harness.losses.ccp import AlternatingProjections
+from harness.losses.method import Hook
 from harness.model.build import build_model
 from harness.training.trainer import Trainer, TrainingFailed
-from losses.ccp import AlternatingProjections
-from losses.method import Hook
 
 CPU = torch.device("cpu")
 MakeTrainer = Callable[..., Trainer]
