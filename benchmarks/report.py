@@ -26,9 +26,9 @@ from browser import resize, start  # noqa: E402
 from made_records import make_record, put  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 
+from harness.records.classes import note_test_classes  # noqa: E402
+from harness.records.records import rounded  # noqa: E402
 from harness.report.page import read_report, render  # noqa: E402
-from harness.results.classes import note_test_classes  # noqa: E402
-from harness.results.records import rounded  # noqa: E402
 
 CLASSES, TRIALS, PARAMS, VALIDATIONS = 100, 50, 5, 20
 

@@ -62,7 +62,7 @@ def search_here(trials: int, protocol: str, runs: str) -> dict[str, float]:
     import_module("torch._dynamo")  # which the first optimizer would load, once in a process
 
     import harness
-    from harness.results.records import FoldRecord
+    from harness.records.records import FoldRecord
     from harness.searching import loop, study
     from harness.training import unit
     from harness.training.trainer import Trainer

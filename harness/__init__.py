@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
     from harness.config import Settings
-    from harness.results.compare import Comparison
-    from harness.results.leaderboard import Leaderboards
-    from harness.results.records import FoldRecord
-    from harness.results.sweeps import SweepTable
+    from harness.judgement.compare import Comparison
+    from harness.records.records import FoldRecord
     from harness.searching.summary import SearchSummary
     from harness.system.progress import Listener
+    from harness.tables.leaderboard import Leaderboards
+    from harness.tables.sweeps import SweepTable
 
 __version__ = "0.1.0"
 
@@ -98,7 +98,7 @@ def evaluate(
     from harness.evaluation.reproductions import evaluate
     from harness.metrics.names import parse_metrics
     from harness.registry import forget_listings
-    from harness.results import leaderboard
+    from harness.tables import leaderboard
 
     forget_listings()
     losses = [loss] if isinstance(loss, str) else loss
@@ -208,7 +208,7 @@ def compare(
     """
     from pathlib import Path
 
-    from harness.results.compare import check_asked, compare, find_table
+    from harness.judgement.compare import check_asked, compare, find_table
 
     check_asked(methods, metric)
     names = [dataset] if isinstance(dataset, str) else dataset
@@ -236,8 +236,8 @@ def verdict(
     """
     from pathlib import Path
 
-    from harness.results.layout import fits
-    from harness.results.verdict_text import write_verdict
+    from harness.records.layout import fits
+    from harness.verdicts.text import write_verdict
 
     def wanted(table: Path) -> bool:
         return fits(table, protocol, dataset, trunk)

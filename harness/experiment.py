@@ -23,8 +23,8 @@ from harness.losses.method import Method, Preset, Space, cast_to
 from harness.metrics.names import check_metrics, check_selection_metric
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol
 from harness.protocols.splits import GIVEN, ClassSplit, applicable_folds, split_classes
-from harness.results.layout import dataset_label, table_path
-from harness.results.records import Identity
+from harness.records.layout import dataset_label, table_path
+from harness.records.records import Identity
 from harness.split_file import label_of, read_split
 from harness.system.seeds import derive_seed
 

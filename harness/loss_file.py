@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.old_import_names import OLD_NAMES, is_own_module
-from harness.results.layout import SOURCE
+from harness.records.layout import SOURCE
 from harness.system.files import make_folder, replacing
 
 MOST_LINES = 12  # of what was changed, in a message

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.results.layout import metrics_path, record_path, table_path
-from harness.results.records import MetricsRecord, TestRecord
+from harness.records.layout import metrics_path, record_path, table_path
+from harness.records.records import MetricsRecord, TestRecord
 
 QUERIES = [4, 2, 2] * 4  # of twelve test classes
 

@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import TrialState, create_trial
 
 from harness.config import RunConfig
-from harness.results.layout import CONFIG
+from harness.records.layout import CONFIG
 from harness.searching.journal import Journal
 from harness.system.files import write_text
 

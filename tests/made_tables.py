@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from made_records import make_record, put
 
-from harness.results.classes import note_test_classes
-from harness.results.ledger import note_test_opening
-from harness.results.records import TestRecord
+from harness.records.classes import note_test_classes
+from harness.records.ledger import note_test_opening
+from harness.records.records import TestRecord
 
 MARKUP = "<script>alert('1')</script>"
 FORMULA = '=cmd()|"x"_$y$&{z}'

@@ -28,7 +28,10 @@ LAYERS = (
         ("errors", "plain_text", "redact", "typed", "plain_yaml", "config"),
         ("system",),
         ("metrics",),
-        ("results",),
+        ("records",),
+        ("judgement",),
+        ("tables",),
+        ("verdicts",),
     ),
     *(
         ("old_import_names", "loss_file", "registry", "split_file", "experiment"),
@@ -188,7 +191,8 @@ def modules_after(*statements: str) -> list[set[str]]:
 def torch_free(folder: Path) -> Iterator[str]:
     """What must never wait for torch: modules, and commands on results in a folder."""
     yield "import harness"
-    yield from (f"import {module}" for module in MODULES if within(module, "harness.results"))
+    about_results = [f"harness.{name}" for name in ("records", "judgement", "tables", "verdicts")]
+    yield from (f"import {m}" for m in MODULES if any(within(m, name) for name in about_results))
     light = ("harness.metrics.names", "harness.losses.method", "harness.config")
     yield from (f"import {module}" for module in light)
     report = [m for m in MODULES if within(m, "harness.report")]

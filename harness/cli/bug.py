@@ -6,8 +6,8 @@ import json
 import tempfile
 import traceback
 
+from harness.records.provenance import provenance
 from harness.redact import redact_all
-from harness.results.provenance import provenance
 
 
 def report_bug(error: Exception) -> str:

@@ -15,8 +15,8 @@ from harness.cli.printed_table import print_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.results.compare import Comparison
-    from harness.results.ranks import Ranks
+    from harness.judgement.compare import Comparison
+    from harness.judgement.ranks import Ranks
 
 
 # Columns for a narrow terminal, beside the difference itself.
@@ -44,8 +44,8 @@ def compare(
 
     $ harness compare ccp ms triplet --dataset cub --dataset cars
     """
+    from harness.judgement import compare as comparing
     from harness.metrics.names import title_of
-    from harness.results import compare as comparing
 
     comparing.check_asked(methods, metric)
     results = Path(results_dir or "results")
@@ -72,8 +72,8 @@ def _rows(comparisons: list[Comparison]) -> pd.DataFrame:
 
 
 def _row(c: Comparison) -> dict[str, str]:
+    from harness.judgement.stats import Paired
     from harness.metrics.names import title_of
-    from harness.results.stats import Paired
 
     def p_values(result: Paired) -> str:
         values = [value for value in (result.t_test, result.wilcoxon) if value is not None]
@@ -101,7 +101,7 @@ def _row(c: Comparison) -> dict[str, str]:
 
 
 def _print_ranks(ranks: Ranks) -> None:
-    from harness.results.compare import spell_p
+    from harness.judgement.compare import spell_p
 
     listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks.by_method.items())
     say(f"Mean rank over {ranks.datasets} data sets: {listed}.")

@@ -36,8 +36,8 @@ def embed(
     options.check_output(output, ".npz")
     flags = {name: value for name, value in locals().items() if name not in ("dataset", "protocol")}
     values = options.read_values(None, None, {**flags, "trunk": None})
-    from harness.results.compare import find_table
-    from harness.results.rows import label_of, read_rows
+    from harness.judgement.compare import find_table
+    from harness.records.rows import label_of, read_rows
 
     folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)
     rows = {label_of(row): row for row in read_rows(folder, [])}

@@ -19,7 +19,7 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.results.leaderboard import Leaderboard
+    from harness.tables.leaderboard import Leaderboard
 
 # A terminal that is narrower than the whole table gets these columns of it.
 NARROW = ("rank", "method", "MAP@R", "P@1", "n")
@@ -39,7 +39,7 @@ def leaderboard(results_dir: ResultsDir = None, published: Published = False) ->
 
     $ harness leaderboard --results-dir their/results --published
     """
-    from harness.results.layout import find_tables
+    from harness.records.layout import find_tables
 
     results = Path(results_dir or "results")
     tables = find_tables(results)
@@ -55,8 +55,8 @@ def show_tables(
     tables: Iterable[Path], results: Path, published: bool = False, problems: Iterable[str] = ()
 ) -> None:
     """Write and print tables, then everything that could not enter them."""
-    from harness.results.leaderboard import build, write
-    from harness.results.published import find_folder
+    from harness.records.published import find_folder
+    from harness.tables.leaderboard import build, write
 
     numbers = find_folder(results) if published else None
     problems = list(problems)
@@ -85,8 +85,8 @@ def showing_closed(problems: list[str], folder: Path) -> Iterator[None]:
 
 
 def _print_board(board: Leaderboard) -> None:
-    from harness.results.layout import COLUMNS, CSV, LATEX, MARKDOWN
-    from harness.results.rendering import heading, notes_on, on_demand, shown
+    from harness.records.layout import COLUMNS, CSV, LATEX, MARKDOWN
+    from harness.tables.rendering import heading, notes_on, on_demand, shown
 
     rows, more = shown(board.frame), on_demand(board.frame)
     print_table(rows.drop(columns=more), heading(board.frame), NARROW)
@@ -100,8 +100,8 @@ def _print_board(board: Leaderboard) -> None:
 
 def print_selection(frame: pd.DataFrame) -> None:
     """Does validation choose what tests best? The methods of a table by both."""
-    from harness.results.columns import validation_title
-    from harness.results.selection import scatter, selection_in
+    from harness.judgement.selection import scatter, selection_in
+    from harness.tables.columns import validation_title
 
     if selection := selection_in(frame):
         across = f"Validation {validation_title(frame)} (across)"
@@ -111,11 +111,11 @@ def print_selection(frame: pd.DataFrame) -> None:
 
 def _print_beside(table: Path, numbers: Path, problems: list[str]) -> None:
     """Ours and the papers', and a file of both."""
+    from harness.records.layout import BESIDE_PUBLISHED
     from harness.registry import settings_of
-    from harness.results.layout import BESIDE_PUBLISHED
-    from harness.results.published import beside
-    from harness.results.rendering import beside_shown, to_csv
     from harness.system.files import write_text
+    from harness.tables.beside_published import beside
+    from harness.tables.rendering import beside_shown, to_csv
 
     found = beside(table, numbers, settings_of)
     if len(found.rows):

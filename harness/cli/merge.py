@@ -27,7 +27,7 @@ def merge(
 
     $ harness merge node1/results node2/results --results-dir results
     """
-    from harness.results import merge as merging
+    from harness.records import merge as merging
 
     results = Path(results_dir or "results")
     done = merging.merge(folders, results)

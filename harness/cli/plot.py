@@ -42,10 +42,10 @@ def plot(
 
     $ harness plot classes --method ccp-c2 --method proxyanchor --output classes.svg --serif
     """
+    from harness.judgement.compare import find_table
     from harness.metrics.names import EMBEDDINGS
     from harness.report.figures import FIGURES, FORMATS, Choice, draw, save
     from harness.report.table import read_table
-    from harness.results.compare import find_table
 
     # Before any record is read.
     if figure not in (*FIGURES, MOONS):

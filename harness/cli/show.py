@@ -65,9 +65,9 @@ def show(
 
 
 def _print_selection(table: Path) -> None:
-    from harness.results.layout import RECORDS
-    from harness.results.leaderboard import build
-    from harness.results.rendering import selection_note
+    from harness.records.layout import RECORDS
+    from harness.tables.leaderboard import build
+    from harness.tables.rendering import selection_note
 
     if not (table / RECORDS).exists():
         return

@@ -92,11 +92,11 @@ def sweep(
     """
     values = read_values(config, set_, locals())
     from harness.metrics.names import parse_metrics
-    from harness.results.layout import SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
-    from harness.results.sweeps import heading, notes_on, shown
+    from harness.records.layout import SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
     from harness.sweeping.axes import parse_axis, parse_variant
     from harness.sweeping.run import Sweep
     from harness.sweeping.run import sweep as run_sweep
+    from harness.tables.sweeps import heading, notes_on, shown
 
     wanted, losses = split_metrics(metrics, [*(loss or []), *(more or [])])
     given: dict[str, Any] = {

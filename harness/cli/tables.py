@@ -22,7 +22,7 @@ def tables(
 
     $ harness tables ccp --dataset cars
     """
-    from harness.results.published import PAPERS, find_folder, tables_of
+    from harness.records.published import PAPERS, find_folder, tables_of
 
     found = tables_of(find_folder(Path(results_dir or "results")), paper, dataset)
     if not found:

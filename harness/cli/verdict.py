@@ -42,9 +42,9 @@ def verdict(
 
     $ harness verdict --results-dir results --against none --output results/VERDICT.md
     """
-    from harness.results.layout import fits
-    from harness.results.verdict_text import write_verdict
+    from harness.records.layout import fits
     from harness.system.files import write_text
+    from harness.verdicts.text import write_verdict
 
     def wanted(table: Path) -> bool:
         return fits(table, protocol, dataset, trunk)

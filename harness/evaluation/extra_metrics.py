@@ -9,9 +9,9 @@ from filelock import FileLock, Timeout
 
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, measure
-from harness.results.layout import metrics_beside, metrics_path, record_lock
-from harness.results.provenance import provenance
-from harness.results.records import MetricsRecord, TestRecord
+from harness.records.layout import metrics_beside, metrics_path, record_lock
+from harness.records.provenance import provenance
+from harness.records.records import MetricsRecord, TestRecord
 
 
 def missing_metrics(path: Path, metrics: Sequence[str]) -> list[str]:

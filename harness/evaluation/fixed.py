@@ -13,7 +13,7 @@ from harness.evaluation.runs import Job, OpenedRow
 from harness.experiment import build_experiment, check_tested
 from harness.model.build import check_method
 from harness.protocols.protocol import SEPARATOR
-from harness.results.records import SearchFacts
+from harness.records.records import SearchFacts
 
 
 def fixed_jobs(losses: Sequence[str], values: Mapping[str, Any]) -> list[tuple[Job, OpenedRow]]:

@@ -22,13 +22,13 @@ from harness.experiment import digest_of
 from harness.metrics.names import title_of
 from harness.model.network import NORMALIZERS, Model
 from harness.plain_text import markdown_code, markdown_text
-from harness.results.layout import GEOMETRY
-from harness.results.provenance import command_line, commit_of, versions_of
-from harness.results.rendering import markdown_table, to_csv
-from harness.results.sweeps import key_of
+from harness.records.layout import GEOMETRY
+from harness.records.provenance import command_line, commit_of, versions_of
 from harness.system.device import choose_device, cpu_threads
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
+from harness.tables.rendering import markdown_table, to_csv
+from harness.tables.sweeps import key_of
 from harness.training.embed import embed_with
 from harness.training.stages import Stage, build_staged_trainer, read_stages
 from harness.training.trial import train

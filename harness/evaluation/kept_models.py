@@ -17,9 +17,9 @@ from harness.evaluation.scoring import TestEmbeddings, describe_test
 from harness.experiment import Experiment, build_experiment, digest_of
 from harness.loss_file import check_unchanged
 from harness.model.network import Model
-from harness.results.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_path
-from harness.results.ledger import note_test_opening
-from harness.results.records import TEST_SELECTED, FoldRecord, Identity, TestRecord
+from harness.records.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_path
+from harness.records.ledger import note_test_opening
+from harness.records.records import TEST_SELECTED, FoldRecord, Identity, TestRecord
 from harness.searching.found import find_searches
 from harness.system.device import choose_device, cpu_threads
 from harness.system.trouble import trouble_in

@@ -25,10 +25,10 @@ from harness.experiment import Experiment, digest_of
 from harness.metrics import retrieval
 from harness.model.build import build_trunk
 from harness.model.network import NORMALIZERS
-from harness.results.layout import record_lock, record_path
-from harness.results.ledger import note_test_opening
-from harness.results.provenance import provenance
-from harness.results.records import Identity, TestRecord
+from harness.records.layout import record_lock, record_path
+from harness.records.ledger import note_test_opening
+from harness.records.provenance import provenance
+from harness.records.records import Identity, TestRecord
 from harness.system.device import choose_device, cpu_threads
 from harness.system.progress import Listener, Tested
 from harness.training.embed import embed

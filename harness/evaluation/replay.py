@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from harness.evaluation.runs import Run
-from harness.results.records import FoldFacts, FoldRecord
+from harness.records.records import FoldFacts, FoldRecord
 from harness.training.replay import build_second_trainer, replayed
 
 

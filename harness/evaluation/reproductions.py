@@ -20,8 +20,8 @@ from harness.experiment import Experiment, build_experiment, check_tested
 from harness.loss_file import check_unchanged
 from harness.losses.method import Space
 from harness.model.build import check_trunk
-from harness.results.classes import note_test_classes
-from harness.results.records import SearchFacts, rounded
+from harness.records.classes import note_test_classes
+from harness.records.records import SearchFacts, rounded
 from harness.searching.found import FILTERS, find_searches
 from harness.searching.samplers import ends_of, grid_size
 from harness.searching.study import base_facts, check_measures, sampler_of, stored_space

@@ -17,9 +17,9 @@ from harness.evaluation.extra_metrics import add_metrics, missing_metrics
 from harness.evaluation.kept_models import Opened, embed_test
 from harness.evaluation.scoring import TestEmbeddings, score
 from harness.experiment import Experiment
-from harness.results.layout import WEIGHTS, record_lock, record_path, single_path
-from harness.results.provenance import provenance
-from harness.results.records import (
+from harness.records.layout import WEIGHTS, record_lock, record_path, single_path
+from harness.records.provenance import provenance
+from harness.records.records import (
     TEST_SELECTED,
     FoldFacts,
     FoldRecord,

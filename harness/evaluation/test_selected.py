@@ -15,8 +15,8 @@ from harness.data.sources import open_part
 from harness.evaluation.runs import Run
 from harness.evaluation.scoring import describe_test
 from harness.model.network import Model
-from harness.results.layout import LAST_WEIGHTS
-from harness.results.records import TEST_SELECTED, FoldFacts, FoldRecord
+from harness.records.layout import LAST_WEIGHTS
+from harness.records.records import TEST_SELECTED, FoldFacts, FoldRecord
 from harness.training.embed import embed_with
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit, evaluation_loader

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.records.records import rounded
 from harness.report.table import Table
-from harness.results.records import rounded
 
 # Column of the leaderboard -> what it is called, and how it is spelt.
 PRICES = {

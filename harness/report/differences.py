@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.judgement.compare import Comparison, Lead, compare_rows, in_words, spell_p
+from harness.judgement.ranks import Ranks, grouped, rank, rankable
+from harness.judgement.search_luck import luck_in_words
 from harness.report.table import Table
-from harness.results.compare import Comparison, Lead, compare_rows, in_words, spell_p
-from harness.results.ranks import Ranks, grouped, rank, rankable
-from harness.results.search_luck import luck_in_words
 
 METRIC = "map_at_r"
 

@@ -18,8 +18,8 @@ from harness.report.differences import matrix
 from harness.report.searches import carry_over, searches
 from harness.report.table import Table
 from harness.report.trainings import score_title, trainings
-from harness.results.columns import BEST, SAME, leads_are_claimed
-from harness.results.rendering import validation_column
+from harness.tables.columns import BEST, SAME, leads_are_claimed
+from harness.tables.rendering import validation_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,9 @@ from harness.datasets.dataset import Listing
 from harness.errors import HarnessError, unknown
 from harness.evaluation.kept_models import KeptModels, find_kept
 from harness.evaluation.scoring import TestEmbeddings
+from harness.records.records import TEST_SELECTED
 from harness.report.pictures import Answer, Pictures, Query
 from harness.report.table import Table
-from harness.results.records import TEST_SELECTED
 
 METRIC = "map_at_r"
 REPRODUCTION = 1  # whose models are shown

@@ -8,9 +8,9 @@ import pandas as pd
 
 from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
 from harness.report.table import Table
-from harness.results.columns import BEST, SAME, leads_are_claimed, metrics_in
-from harness.results.marks import MARKS
-from harness.results.rendering import (
+from harness.tables.columns import BEST, SAME, leads_are_claimed, metrics_in
+from harness.tables.marks import MARKS
+from harness.tables.rendering import (
     embedding_size,
     length,
     notes_on,

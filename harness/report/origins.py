@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from harness.records.records import TestRecord
 from harness.report.table import Table
-from harness.results.records import TestRecord
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.errors import HarnessError
+from harness.records.layout import spec_of_label
+from harness.records.provenance import command_line, now
 from harness.report import (
     costs,
     differences,
@@ -33,9 +35,7 @@ from harness.report import (
 )
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
-from harness.results.layout import spec_of_label
-from harness.results.provenance import command_line, now
-from harness.results.rendering import validation_column
+from harness.tables.rendering import validation_column
 
 PARTS = {
     "tables": "Tables",

@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import HarnessError
+from harness.records.published import PAPERS, SCORES, find_folder, read, year_of
 from harness.registry import settings_of
 from harness.report.table import Table
-from harness.results.published import PAPERS, SCORES, beside, find_folder, read, year_of
-from harness.results.rendering import beside_shown
+from harness.tables.beside_published import beside
+from harness.tables.rendering import beside_shown
 
 METRIC = "map_at_r"
 

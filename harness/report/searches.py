@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import griddata
 
+from harness.judgement.selection import correlations, selection_in
+from harness.records.records import rounded
 from harness.report.table import Table
-from harness.results.records import rounded
-from harness.results.selection import correlations, selection_in
 
 GRID = 24  # points of a contour along each side
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness.results import leaderboard
-from harness.results.classes import read_test_classes
-from harness.results.layout import LEDGER, find_tables
-from harness.results.ledger import Opening, read_ledger
-from harness.results.records import FoldFacts, SearchFacts, TestRecord
-from harness.results.rows import Row, Searches, by_label, mean_score, newest_of
+from harness.records.classes import read_test_classes
+from harness.records.layout import LEDGER, find_tables
+from harness.records.ledger import Opening, read_ledger
+from harness.records.records import FoldFacts, SearchFacts, TestRecord
+from harness.records.rows import Row, Searches, by_label, mean_score, newest_of
+from harness.tables import leaderboard
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.records.records import TEST_SELECTED, FoldFacts
 from harness.report.table import Table
-from harness.results.records import TEST_SELECTED, FoldFacts
-from harness.results.rendering import validation_column
+from harness.tables.rendering import validation_column
 
 MOST_MARKS = 60  # of one event in a picture; more are drawn as that they were
 

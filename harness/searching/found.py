@@ -13,7 +13,7 @@ import optuna
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.loss_file import absolute, is_file
-from harness.results.layout import CONFIG, JOURNAL, SOURCE, find_configs, fits
+from harness.records.layout import CONFIG, JOURNAL, SOURCE, find_configs, fits
 from harness.searching.shared import Storage
 from harness.searching.storage import open_storage
 

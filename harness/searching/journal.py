@@ -21,8 +21,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from harness.errors import HarnessError
-from harness.results.layout import JOURNAL
-from harness.results.records import Count, NotNegative, Setting
+from harness.records.layout import JOURNAL
+from harness.records.records import Count, NotNegative, Setting
 from harness.searching.shared import Storage, worker_name
 from harness.system.files import append_whole, make_folder, size_of_lines
 

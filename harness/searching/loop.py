@@ -19,8 +19,8 @@ from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.loss_file import absolute, keep
 from harness.model.build import check_method
-from harness.results.layout import CONFIG
-from harness.results.records import FoldRecord
+from harness.records.layout import CONFIG
+from harness.records.records import FoldRecord
 from harness.searching.pruning import expected_score, is_hopeless
 from harness.searching.samplers import check_first
 from harness.searching.shared import Storage

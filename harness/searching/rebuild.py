@@ -12,8 +12,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from harness.experiment import Experiment
 from harness.losses.method import Space
-from harness.results.layout import FOLD_RECORD, FOLDS
-from harness.results.records import FoldRecord, RecordError
+from harness.records.layout import FOLD_RECORD, FOLDS
+from harness.records.records import FoldRecord, RecordError
 from harness.training.trial import mean_score
 
 

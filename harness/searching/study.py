@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from harness.errors import HarnessError
 from harness.experiment import Experiment
 from harness.losses.method import Method, Space
-from harness.results.records import Identity, SearchFacts
+from harness.records.records import Identity, SearchFacts
 from harness.searching.rebuild import finished_trials
 from harness.searching.samplers import check_sampler, planned, propose, spell_space
 from harness.searching.shared import Storage

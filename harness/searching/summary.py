@@ -13,10 +13,10 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
+from harness.judgement.almost_base import base_near
+from harness.judgement.fairness import not_flat, spread, standard_error
 from harness.metrics.names import METRICS
-from harness.results.almost_base import base_near
-from harness.results.fairness import not_flat, spread, standard_error
-from harness.results.records import SearchFacts
+from harness.records.records import SearchFacts
 from harness.searching.samplers import ends_of, on_bound
 
 # Fewer say nothing of what matters.

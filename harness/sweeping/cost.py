@@ -15,15 +15,15 @@ from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
 from harness.plain_text import markdown_code, markdown_text
-from harness.results.layout import COSTS
-from harness.results.provenance import command_line, commit_of, versions_of
-from harness.results.published import find_folder, read
-from harness.results.records import FoldRecord
-from harness.results.rendering import markdown_table, to_csv
-from harness.results.training_cost import converged_step
+from harness.records.layout import COSTS
+from harness.records.provenance import command_line, commit_of, versions_of
+from harness.records.published import find_folder, read
+from harness.records.records import FoldRecord
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
 from harness.system.workers import run_workers
+from harness.tables.rendering import markdown_table, to_csv
+from harness.tables.training_cost import converged_step
 from harness.training.trial import train, units_of
 
 # What papers print, and the column of ours that it stands beside, with what one of ours is.

@@ -13,10 +13,10 @@ from typing import Any
 from harness import registry
 from harness.errors import unknown
 from harness.protocols.protocol import with_change
-from harness.results.published import find_folder, read
-from harness.results.sweeps import PublishedValue
+from harness.records.published import find_folder, read
 from harness.sweeping.axes import VARIANT, Axis, make_axis
 from harness.sweeping.run import Sweep
+from harness.tables.sweeps import PublishedValue
 
 N, RATIO, REGULARISER = "params.proxies_per_class", "params.ratio", "params.reg_weight"
 DIMENSION, BATCH, POOLING = "protocol.embedding_size", "protocol.batch_size", "protocol.pooling"

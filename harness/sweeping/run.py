@@ -20,11 +20,9 @@ from harness.evaluation import reproductions
 from harness.evaluation.runs import Job, finished_folds
 from harness.experiment import Experiment, build_experiment, check_validated, digest_of
 from harness.model.build import check_method
-from harness.results import sweeps
-from harness.results.layout import PLAN, record_lock, sweep_folder, validation_path
-from harness.results.provenance import provenance
-from harness.results.records import ValidationRecord
-from harness.results.sweeps import Plan, Point, PublishedValue, SweepTable, read_plan
+from harness.records.layout import PLAN, record_lock, sweep_folder, validation_path
+from harness.records.provenance import provenance
+from harness.records.records import ValidationRecord
 from harness.sweeping.axes import (
     LOSS,
     PARAMS,
@@ -47,6 +45,8 @@ from harness.system.progress import (
 )
 from harness.system.trouble import forgiving
 from harness.system.workers import run_workers, worker_count
+from harness.tables import sweeps
+from harness.tables.sweeps import Plan, Point, PublishedValue, SweepTable, read_plan
 from harness.training.fold import run_fold
 from harness.training.placement import feed, settle
 from harness.training.trainer import Progress, TrainingFailed

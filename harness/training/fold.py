@@ -18,7 +18,7 @@ from harness.errors import HarnessError, OutOfMemory
 from harness.losses.method import adjusted_by
 from harness.model.memory import advice
 from harness.plain_text import writable
-from harness.results.layout import (
+from harness.records.layout import (
     CHECKPOINT,
     CONFIG,
     FAILURE,
@@ -29,8 +29,8 @@ from harness.results.layout import (
     RETRIED,
     WEIGHTS,
 )
-from harness.results.provenance import provenance
-from harness.results.records import Compute, FoldRecord, RecordError
+from harness.records.provenance import provenance
+from harness.records.records import Compute, FoldRecord, RecordError
 from harness.system.cards import describe
 from harness.system.device import choose_device, cpu_threads, device_name
 from harness.system.files import is_disk_trouble, make_folder, set_aside, sweep, write_text

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from harness.experiment import Experiment
-from harness.results.records import FoldRecord
+from harness.records.records import FoldRecord
 from harness.training.single_model import ToldScores
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit

@@ -17,7 +17,7 @@ import torch
 
 from harness.experiment import Experiment
 from harness.losses.method import Hook
-from harness.results.records import FoldRecord
+from harness.records.records import FoldRecord
 from harness.training.trainer import Trainer
 from harness.training.unit import Unit
 from harness.training.wrapped_hook import WrappedHook

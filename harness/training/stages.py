@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.errors import HarnessError
 from harness.losses.method import Hook
-from harness.results.layout import STAGES
+from harness.records.layout import STAGES
 from harness.system.files import make_folder
 from harness.training.saved import load, save
 from harness.training.trainer import Trainer

@@ -22,7 +22,7 @@ from harness.losses._tools.checks import values_are_checked
 from harness.losses.method import Hook, Method
 from harness.model.network import Model, freeze_affine, freeze_batchnorm
 from harness.protocols.protocol import EvaluationProtocol
-from harness.results.records import Fit
+from harness.records.records import Fit
 from harness.system.trouble import trouble_in
 from harness.training.embed import embed
 from harness.training.optimizer import Schedule, build_optimizer

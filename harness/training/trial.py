@@ -13,7 +13,7 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
-from harness.results.records import FoldRecord
+from harness.records.records import FoldRecord
 from harness.system.device import choose_device
 from harness.system.progress import Listener, Validated, ignore
 from harness.training.fold import BuildTrainer, FoldReport, no_report, run_fold

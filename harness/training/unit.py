@@ -22,8 +22,8 @@ from harness.metrics import retrieval
 from harness.model.build import attach, build_model
 from harness.model.network import Model
 from harness.protocols.splits import Fold
-from harness.results.layout import FOLD_RECORD, PROXIES, WEIGHTS, fold_folder
-from harness.results.records import FoldRecord, Identity
+from harness.records.layout import FOLD_RECORD, PROXIES, WEIGHTS, fold_folder
+from harness.records.records import FoldRecord, Identity
 from harness.training.embed import embed_with
 from harness.training.saved import load
 from harness.training.trainer import Trainer, Validate

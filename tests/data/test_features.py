@@ -22,8 +22,8 @@ from harness.evaluation.reproductions import evaluate
 from harness.experiment import Experiment
 from harness.model.build import build_trunk
 from harness.model.network import FrozenTrunk
-from harness.results.leaderboard import build
 from harness.searching.loop import search
+from harness.tables.leaderboard import build
 from harness.training.fold import run_fold
 from harness.training.trainer import Progress
 

@@ -15,9 +15,9 @@ from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.evaluation.scoring import describe_test
 from harness.experiment import build_benchmark, build_experiment
-from harness.results.leaderboard import build
-from harness.results.rendering import to_markdown
 from harness.searching.loop import search
+from harness.tables.leaderboard import build
+from harness.tables.rendering import to_markdown
 
 BIRDS = [f"{number:03d}.Bird_{number}" for number in range(1, 17)]
 

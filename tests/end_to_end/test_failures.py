@@ -21,8 +21,8 @@ from harness.config import RunConfig
 from harness.errors import HarnessError, OutOfMemory
 from harness.experiment import Experiment, build_experiment
 from harness.losses.method import Hook
-from harness.results.layout import FAILURE, RETRIED
-from harness.results.records import FoldRecord
+from harness.records.layout import FAILURE, RETRIED
+from harness.records.records import FoldRecord
 from harness.searching.loop import search
 from harness.system import files
 from harness.system.files import naming_disk_trouble, write_text

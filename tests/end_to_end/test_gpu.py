@@ -24,8 +24,8 @@ from harness.evaluation.reproductions import evaluate
 from harness.experiment import Experiment, build_experiment
 from harness.metrics import geometry, retrieval
 from harness.model.network import Model, PooledTrunk, freeze_batchnorm
-from harness.results.layout import find_records
-from harness.results.records import Fit, read_record
+from harness.records.layout import find_records
+from harness.records.records import Fit, read_record
 from harness.searching.loop import search
 from harness.testing.gpu import Gpu, pretended_gpu
 from harness.training.fold import run_fold

@@ -16,7 +16,7 @@ from processes import FORKS
 
 from harness.config import RunConfig
 from harness.experiment import build_experiment
-from harness.results.records import FoldRecord
+from harness.records.records import FoldRecord
 from harness.searching.loop import search
 from harness.searching.summary import index_of
 from harness.system import files

@@ -18,7 +18,7 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
-from harness.results.layout import LEDGER
+from harness.records.layout import LEDGER
 from harness.searching.loop import search
 from harness.system.files import read_json
 

@@ -76,7 +76,7 @@ def test_what_nobody_has_words_for_is_a_bug_of_ours_with_a_report(
     def broken(folder: Path) -> None:
         raise ZeroDivisionError("in postgresql://me:secret@host/db")
 
-    monkeypatch.setattr("harness.results.layout.find_tables", broken)
+    monkeypatch.setattr("harness.records.layout.find_tables", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["harness", "--storage", "postgresql://me:secret@host/db"])
     end = run(["leaderboard"])
@@ -93,7 +93,7 @@ def test_memory_that_is_short_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None
     def short(folder: Path) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("harness.results.layout.find_tables", short)
+    monkeypatch.setattr("harness.records.layout.find_tables", short)
     end = run(["leaderboard"])
     assert end.code == 2
     assert "out of memory" in end.err

@@ -14,9 +14,9 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation.geometry import measure_stages
 from harness.experiment import build_experiment
+from harness.records.layout import FOLD_RECORD, LEDGER, STAGES
+from harness.records.records import FoldRecord
 from harness.report.stage_maps import draw_stages
-from harness.results.layout import FOLD_RECORD, LEDGER, STAGES
-from harness.results.records import FoldRecord
 from harness.training.fold import run_fold
 from harness.training.stages import build_staged_trainer, read_stages
 from harness.training.trial import train

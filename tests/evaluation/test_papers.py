@@ -22,17 +22,17 @@ from harness.errors import HarnessError
 from harness.evaluation import test_selected
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
+from harness.judgement.compare import compare
 from harness.losses.ccp import AlternatingProjections
 from harness.metrics import retrieval
 from harness.protocols.mlrc import GLYPHS
-from harness.results import leaderboard, rendering
-from harness.results.compare import compare
-from harness.results.layout import CHECKPOINT, LEDGER, RECORDS
-from harness.results.records import TestRecord
-from harness.results.verdict import read_tables
+from harness.records.layout import CHECKPOINT, LEDGER, RECORDS
+from harness.records.records import TestRecord
 from harness.system.progress import Event, Validated
+from harness.tables import leaderboard, rendering
 from harness.training.replay import replayed
 from harness.training.trial import train, units_of
+from harness.verdicts.verdict import read_tables
 
 CLASSIC = ("classic-proxygml", "classic-hpl", "classic-drml", "classic-ccp")
 ONE_MODEL = ("two_stage", "ablation-ccp")

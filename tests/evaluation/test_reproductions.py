@@ -29,11 +29,11 @@ from harness.experiment import build_experiment
 from harness.losses.method import Hook
 from harness.metrics.names import METRICS
 from harness.model.build import build_model, build_trunk
-from harness.results import leaderboard
-from harness.results.classes import read_test_classes
-from harness.results.layout import LEDGER, WEIGHTS
-from harness.results.records import FoldRecord, MetricsRecord, TestRecord
+from harness.records.classes import read_test_classes
+from harness.records.layout import LEDGER, WEIGHTS
+from harness.records.records import FoldRecord, MetricsRecord, TestRecord
 from harness.searching.loop import search
+from harness.tables import leaderboard
 from harness.training.single_model import build_single_trainer, without_folds
 
 

@@ -13,8 +13,8 @@ from optuna.trial import TrialState, create_trial
 from harness.config import RunConfig
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
-from harness.results import leaderboard
-from harness.results.layout import CONFIG
+from harness.records.layout import CONFIG
+from harness.tables import leaderboard
 
 # Three trials of ProxyAnchor on folds of which two are hard: the first, with the best mean, owes it
 # to one fold; the second is a little better than the third on all of them.

@@ -28,15 +28,15 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
-from harness.results import leaderboard
-from harness.results.layout import LEDGER, table_path
-from harness.results.ledger import note_test_opening, read_ledger
-from harness.results.merge import merge
-from harness.results.records import FoldRecord, TestRecord
+from harness.records.layout import LEDGER, table_path
+from harness.records.ledger import note_test_opening, read_ledger
+from harness.records.merge import merge
+from harness.records.records import FoldRecord, TestRecord
 from harness.searching import storage
 from harness.searching.loop import search
 from harness.searching.summary import index_of
 from harness.system.files import UNFINISHED, naming_disk_trouble
+from harness.tables import leaderboard
 
 # How many pairs of a call and an error: some in `make test`, all of them in `make faults`.
 WANTED = os.environ.get("HARNESS_FAULTS", "")

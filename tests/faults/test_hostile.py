@@ -16,7 +16,7 @@ from conftest import unit_of
 from harness.config import RunConfig
 from harness.data import sources
 from harness.experiment import Experiment, build_experiment
-from harness.results.layout import CHECKPOINT, WEIGHTS
+from harness.records.layout import CHECKPOINT, WEIGHTS
 from harness.training.fold import run_fold
 from harness.training.saved import load, save
 from harness.trunks import weights

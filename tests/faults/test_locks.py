@@ -15,9 +15,9 @@ from harness.data.sources import open_part
 from harness.evaluation import naive
 from harness.evaluation.naive import evaluate_naive
 from harness.experiment import build_experiment
-from harness.results.layout import LEDGER, table_path
-from harness.results.ledger import note_test_opening, read_ledger
-from harness.results.merge import merge
+from harness.records.layout import LEDGER, table_path
+from harness.records.ledger import note_test_opening, read_ledger
+from harness.records.merge import merge
 from harness.system.files import append_lines
 from harness.system.progress import ignore
 

@@ -21,7 +21,7 @@ from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import Experiment
-from harness.results import provenance
+from harness.records import provenance
 from harness.searching.loop import search
 from harness.searching.samplers import grid, sobol
 from harness.training import trainer

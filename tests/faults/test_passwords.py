@@ -17,8 +17,8 @@ from sqlalchemy import URL, make_url
 from harness.cli import main
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
+from harness.records.provenance import command_line
 from harness.redact import lacks_password, redact, without_secrets
-from harness.results.provenance import command_line
 from harness.searching.loop import search
 from harness.searching.storage import URL_VARIABLE, open_storage
 

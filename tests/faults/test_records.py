@@ -11,12 +11,12 @@ import pytest
 from made_records import make_record, put, put_metrics, put_scores
 
 from harness.cli import main
-from harness.results import leaderboard
-from harness.results.compare import compare
-from harness.results.layout import find_records
-from harness.results.leaderboard import Leaderboard
-from harness.results.merge import merge
-from harness.results.records import RecordError, read_record
+from harness.judgement.compare import compare
+from harness.records.layout import find_records
+from harness.records.merge import merge
+from harness.records.records import RecordError, read_record
+from harness.tables import leaderboard
+from harness.tables.leaderboard import Leaderboard
 
 # What somebody's script, another version or a torn disk may leave at any place of a record.
 WRONG: list[Any] = [

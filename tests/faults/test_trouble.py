@@ -26,7 +26,7 @@ from harness.data.image_cache import open_store
 from harness.datasets import folder
 from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment
-from harness.results.layout import CHECKPOINT, FAILURE, FOLD_RECORD, WEIGHTS
+from harness.records.layout import CHECKPOINT, FAILURE, FOLD_RECORD, WEIGHTS
 from harness.searching.loop import search
 from harness.searching.summary import index_of
 from harness.system import workers

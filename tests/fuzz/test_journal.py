@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
-from harness.results.layout import CONFIG, JOURNAL
+from harness.records.layout import CONFIG, JOURNAL
 from harness.searching.study import Study
 from harness.system.files import write_text
 

@@ -25,13 +25,13 @@ from markdown_it import MarkdownIt
 
 from harness.config import RunConfig
 from harness.plain_text import one_line
-from harness.results import sweeps
-from harness.results.classes import note_test_classes
-from harness.results.latex import LATEX_SPECIAL
-from harness.results.layout import PLAN, record_path, validation_path
-from harness.results.records import TestRecord, ValidationRecord
-from harness.results.sweeps import Plan
+from harness.records.classes import note_test_classes
+from harness.records.layout import PLAN, record_path, validation_path
+from harness.records.records import TestRecord, ValidationRecord
 from harness.system.files import write_json
+from harness.tables import sweeps
+from harness.tables.latex import LATEX_SPECIAL
+from harness.tables.sweeps import Plan
 
 PIECES = (
     *(

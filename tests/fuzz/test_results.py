@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from made_tables import put_table
 from mutations import damaged_json, damaged_jsonl
 
-from harness.results.layout import LEDGER, TEST_CLASSES, find_records, find_tables
-from harness.results.ledger import read_ledger
-from harness.results.records import RecordError, read_record
+from harness.records.layout import LEDGER, TEST_CLASSES, find_records, find_tables
+from harness.records.ledger import read_ledger
+from harness.records.records import RecordError, read_record
 
 METHODS = ("ms", "triplet", "contrastive")
 

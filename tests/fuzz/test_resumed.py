@@ -15,7 +15,7 @@ from mutations import damaged_bytes, damaged_tree
 
 from harness.config import RunConfig
 from harness.experiment import build_experiment
-from harness.results.layout import CHECKPOINT
+from harness.records.layout import CHECKPOINT
 from harness.training import trainer
 from harness.training.fold import run_fold
 from harness.training.saved import load

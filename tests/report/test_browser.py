@@ -21,7 +21,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.report.page import PARTS, read_report, render
 from harness.report.pictures import Answer, Pictures, Query
-from harness.results.leaderboard import build
+from harness.tables.leaderboard import build
 
 # A picture of one pixel.
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"

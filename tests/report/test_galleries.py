@@ -17,12 +17,12 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
 from harness.cli import main
 from harness.evaluation.scoring import TestEmbeddings
+from harness.records.layout import LEDGER, WEIGHTS
+from harness.records.records import TestRecord
 from harness.registry import load_dataset
 from harness.report.galleries import Maker, PictureSettings, Thumbs, make_pictures
 from harness.report.pictures import Pictures
 from harness.report.table import Table, read_table
-from harness.results.layout import LEDGER, WEIGHTS
-from harness.results.records import TestRecord
 
 PROTOCOL = (
     "mlrc+batch_size=8+crop=16+crop_scale=none+embedding_size=8+max_steps=4+resize=20"

@@ -19,16 +19,16 @@ from made_records import make_record, put, put_scores
 from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_table
 
 from harness.cli import main
+from harness.judgement.compare import compare
+from harness.records.ledger import note_test_opening
 from harness.report.costs import costs, on_front, prices_of
 from harness.report.differences import average, matrix
 from harness.report.leaderboards import boards, warnings
 from harness.report.page import PARTS, read_report, render
 from harness.report.searches import contour
 from harness.report.table import Table, read_table
-from harness.results.compare import compare
-from harness.results.leaderboard import build, write
-from harness.results.ledger import note_test_opening
 from harness.system.files import read_json, write_json
+from harness.tables.leaderboard import build, write
 
 
 def table_in(folder: Path) -> Table:

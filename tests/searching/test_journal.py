@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
-from harness.results.layout import JOURNAL
+from harness.records.layout import JOURNAL
 from harness.searching.journal import DamagedJournal, Journal
 from harness.searching.loop import search
 from harness.searching.summary import index_of

@@ -14,7 +14,7 @@ from harness.cli import main
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.evaluation import reproductions
-from harness.results.layout import CONFIG, SOURCE
+from harness.records.layout import CONFIG, SOURCE
 from harness.searching import loop
 from harness.system import workers
 

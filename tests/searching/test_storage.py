@@ -26,9 +26,9 @@ from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
+from harness.records.layout import JOURNAL
+from harness.records.provenance import provenance
 from harness.redact import redact
-from harness.results.layout import JOURNAL
-from harness.results.provenance import provenance
 from harness.searching import storage
 from harness.searching.journal import Journal
 from harness.searching.loop import search

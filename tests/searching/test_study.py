@@ -21,7 +21,7 @@ from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
-from harness.results.layout import JOURNAL
+from harness.records.layout import JOURNAL
 from harness.searching import loop, samplers
 from harness.searching.loop import search
 from harness.searching.study import Study

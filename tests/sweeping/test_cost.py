@@ -10,10 +10,10 @@ import pytest
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
-from harness.results.records import FoldRecord
-from harness.results.training_cost import converged_step
+from harness.records.records import FoldRecord
 from harness.sweeping import cost
 from harness.sweeping.cost import measure_costs, shown
+from harness.tables.training_cost import converged_step
 
 SETTINGS = ("dataset", "protocol", "trunk", "cache_dir", "runs_dir", "results_dir")
 

@@ -14,9 +14,9 @@ from harness.errors import HarnessError
 from harness.experiment import build_experiment
 from harness.losses.method import Method
 from harness.model.build import check_method
-from harness.results.sweeps import Plan, build
 from harness.sweeping.axes import config_at, parse_axis
 from harness.sweeping.paper_sweeps import FIGURES, Figure, find_figure, sweep_of
+from harness.tables.sweeps import Plan, build
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,17 +17,17 @@ from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
+from harness.judgement.stats import mean_and_interval
 from harness.losses.proxygml import ProxyGMLLoss
 from harness.metrics.names import METRICS
-from harness.results import sweeps
-from harness.results.layout import FOLD_RECORD, LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
-from harness.results.ledger import read_ledger
-from harness.results.stats import mean_and_interval
-from harness.results.sweeps import PublishedValue, SweepTable
+from harness.records.layout import FOLD_RECORD, LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
+from harness.records.ledger import read_ledger
 from harness.sweeping import run
 from harness.sweeping.axes import parse_axis
 from harness.sweeping.run import Sweep
 from harness.system.progress import Event, Listener, PointEnded, ignore
+from harness.tables import sweeps
+from harness.tables.sweeps import PublishedValue, SweepTable
 from harness.training.trial import run_trial, units_of
 
 AXES = ("params.proxies_per_class=1,2", "params.ratio=0.5,1")

@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler
 
 from harness.config import RunConfig
 from harness.experiment import build_experiment
-from harness.results.records import Fit
+from harness.records.records import Fit
 from harness.training.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from conftest import unit_of
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
-from harness.results.records import FoldRecord
+from harness.records.records import FoldRecord
 from harness.training.trial import train
 
 

@@ -10,7 +10,7 @@ from harness.config import RunConfig
 from harness.evaluation.geometry import class_geometry
 from harness.experiment import build_experiment
 from harness.metrics.geometry import class_distance, covering_radius
-from harness.results.layout import CHECKPOINT, PROXIES
+from harness.records.layout import CHECKPOINT, PROXIES
 from harness.training.embed import embed_with
 from harness.training.fold import run_fold
 from harness.training.unit import Unit, evaluation_loader

@@ -1,0 +1,1 @@
+"""Statistics: which differences between methods are real."""

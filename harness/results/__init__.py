@@ -1,1 +1,0 @@
-"""What is written and what is read from it: records, tables, comparisons. Never imports torch."""

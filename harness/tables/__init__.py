@@ -1,0 +1,1 @@
+"""Tables made from records, as CSV, Markdown, LaTeX and text."""

@@ -1,0 +1,1 @@
+"""The verdict: which claims the tables support, in words."""
