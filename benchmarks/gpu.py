@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.pretended_gpu import pretended_gpu
 from benchmarks.steps import CUB, TINY, Size, make_features, make_unit
 from harness import registry
 from harness.data.crops import CropSettings, random_batch
@@ -39,7 +40,6 @@ from harness.system.precision import WHILE_TRAINING, training_precision
 from harness.system.progress import Listener, Prepared
 from harness.system.repeating import repeating
 from harness.system.workers import cores, run_workers
-from harness.testing import pretended_gpu
 from harness.training.pieces import backward_by_pieces
 from harness.training.trainer import Trainer
 

@@ -12,10 +12,10 @@ from PIL import Image
 from scipy import stats
 from torchvision import transforms
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.data.crops import Boxes, CropSettings, Images, centre_batch, draw_boxes, random_batch
 from harness.data.image_cache import ImageFiles, ImageStore, open_store
 from harness.datasets.dataset import Listing
-from harness.testing import pretended_gpu
 
 RESIZED_CROP = CropSettings(crop=20, crop_scale=(0.16, 1.0), crop_ratio=(0.75, 1.33), flip=True)
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.config import RunConfig
 from harness.data import loading
 from harness.data.loading import Loader, open_loader, processes_beside
-from harness.testing import pretended_gpu
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -16,6 +16,7 @@ from conftest import FOLDER, unit_of
 from pytorch_metric_learning.losses import TripletMarginLoss
 from torch import Tensor
 
+from benchmarks.pretended_gpu import Gpu, pretended_gpu
 from harness import registry
 from harness.config import RunConfig
 from harness.data.batches import TrainBatches
@@ -27,7 +28,6 @@ from harness.model.network import Model, PooledTrunk, freeze_batchnorm
 from harness.records.layout import find_records
 from harness.records.records import Fit, read_record
 from harness.searching.loop import search
-from harness.testing.gpu import Gpu, pretended_gpu
 from harness.training.fold import run_fold
 from harness.training.trainer import Progress, Trainer
 

@@ -16,6 +16,7 @@ import pytest
 import submitit
 from conftest import FOLDER
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.cli import main
 from harness.cli.search import search
 from harness.cli.submit import submit
@@ -23,7 +24,6 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.searching import cluster
 from harness.searching.storage import URL_VARIABLE
-from harness.testing import pretended_gpu
 
 
 @pytest.fixture

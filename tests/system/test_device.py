@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.errors import HarnessError
 from harness.system import cards
 from harness.system.device import choose_device, explain_device
-from harness.testing import pretended_gpu
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.system.repeating import repeating
-from harness.testing import pretended_gpu
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 

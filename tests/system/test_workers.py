@@ -9,12 +9,12 @@ import pytest
 import torch
 from worker_jobs import complain, die, start_a_process, tell_threads
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.searching.loop import search
 from harness.system import workers
 from harness.system.progress import Event, Prepared
-from harness.testing import pretended_gpu
 
 CORES = len(os.sched_getaffinity(0))
 

@@ -12,6 +12,7 @@ from conftest import FOLDER, unit_of
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment
@@ -19,7 +20,6 @@ from harness.model.build import check_trunk
 from harness.model.memory import advice, save_memory
 from harness.model.network import PooledTrunk
 from harness.system.precision import training_precision
-from harness.testing import pretended_gpu
 from harness.training.trainer import Trainer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

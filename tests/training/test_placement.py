@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.config import RunConfig
 from harness.data import sources
 from harness.experiment import Experiment, build_experiment
 from harness.system import cards
 from harness.system.progress import Event, Placed
-from harness.testing import pretended_gpu
 from harness.training import placement
 
 MakeExperiment = Callable[..., Experiment]

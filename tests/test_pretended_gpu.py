@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.testing.gpu import pretended_gpu
+from benchmarks.pretended_gpu import pretended_gpu
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 REFUSED: dict[str, Callable[[Tensor], object]] = {
     "operands": lambda there: there + torch.ones(3),
@@ -75,7 +75,7 @@ def test_what_a_card_is_waited_for_is_noted_with_its_line(name: str) -> None:
         gpu.waits.clear()
         ask(there)
     assert len(gpu.waits) == times
-    assert gpu.waits[0].line.startswith(f"testing/{Path(__file__).name}:")
+    assert gpu.waits[0].line.startswith(f"tests/{Path(__file__).name}:")
 
 
 @pytest.mark.parametrize("name", PROMPT)
