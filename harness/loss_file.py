@@ -11,12 +11,21 @@ import difflib
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
+from typing import TypeGuard
 
 from harness.errors import HarnessError
+from harness.losses.method import Method
 from harness.old_import_names import OLD_NAMES, is_own_module
 from harness.records.layout import SOURCE
 from harness.system.files import make_folder, replacing
+
+# What people call the parts of a method: the arguments of Method, and other words for them.
+PARTS = (
+    *(field.name for field in fields(Method)),
+    *("head", "hook", "miner", "mining_func", "reducer", "params", "search_space", "methods"),
+)
 
 MOST_LINES = 12  # of what was changed, in a message
 
@@ -66,6 +75,36 @@ def _files_of(folder: Path, module: str) -> list[Path]:
         return sorted((folder / module).rglob("*.py"))
     file = folder / f"{module}.py"
     return [file] if file.is_file() else []
+
+
+def unread_names(path: Path) -> list[str]:
+    """Names in a loss file that look as if the harness should read them, and does not.
+
+    Such a name is nearly that of a part of a method, and nothing in the file uses it.
+    """
+    module = ast.parse(path.read_bytes())
+    defined = [name for statement in module.body for name in _defined_by(statement)]
+    used = {node.id for node in ast.walk(module) if _is_read(node)}
+    read = "METHODS" if "METHODS" in defined else "SPACE"
+    return [
+        name
+        for name in defined
+        if name not in used
+        and name != read
+        and difflib.get_close_matches(name.strip("_").lower(), PARTS, n=1, cutoff=0.8)
+    ]
+
+
+def _defined_by(node: ast.stmt) -> list[str]:
+    """Names of functions and values that a statement of a module defines; not of classes."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _is_read(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
 
 
 def modules_in(sources: Mapping[str, bytes]) -> list[str]:

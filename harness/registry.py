@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+# Arguments that a user's loss class is given if it takes them.
+SIZES = ("num_classes", "embedding_size")
 
 
 @dataclass(frozen=True)
@@ -308,10 +312,21 @@ def _method_of_class(path: Path, module: ModuleType) -> Method:
 def _wrap_class(name: str, loss_class: type, space: Space) -> Method:
     """A Method around a plain PML class: first trial in the middle of the space."""
     takes = _arguments(loss_class)
-    sizes = [size for size in ("num_classes", "embedding_size") if size in takes]
+    sizes = [size for size in SIZES if size in takes]
     wrong = [param for param in space if param not in takes and param != "loss_lr"]
     if wrong:
-        raise HarnessError(f"SPACE of {name} names '{wrong[0]}', which its class does not take")
+        close = get_close_matches(wrong[0], takes, n=1)
+        meant = f"; did you mean '{close[0]}'?" if close else f"; it takes: {', '.join(takes)}"
+        raise HarnessError(
+            f"SPACE of {name} names '{wrong[0]}', which {loss_class.__name__} does not take{meant}"
+        )
+    needed = [arg for arg, required in takes.items() if required and arg not in (*sizes, *space)]
+    if needed:
+        raise HarnessError(
+            f"{loss_class.__name__} in {name}.py needs '{needed[0]}', which it is not given\n"
+            f"  it is given {' and '.join(SIZES)} if it takes arguments of these names, and what "
+            "SPACE names; rename the argument, add it to SPACE, or give it a default"
+        )
 
     def build_loss(num_classes: int, embedding_size: int, **params: Any) -> Any:
         given = {"num_classes": num_classes, "embedding_size": embedding_size}
@@ -332,14 +347,22 @@ def _wrap_class(name: str, loss_class: type, space: Space) -> Method:
     )
 
 
-def _arguments(loss_class: type) -> set[str]:
-    """What a class can be built with, also where it hands `**kwargs` on to what it inherits."""
-    found: set[str] = set()
+def _arguments(loss_class: type) -> dict[str, bool]:
+    """What a class can be built with, and whether it must be.
+
+    Where it hands `**kwargs` on, also what the class takes that it inherits from.
+    """
+    found: dict[str, bool] = {}
     for one in inspect.getmro(loss_class):
         if "__init__" not in vars(one):
             continue
-        parameters = inspect.signature(one.__init__).parameters.values()  # type: ignore[misc]
-        found |= {parameter.name for parameter in parameters}
+        _, *parameters = inspect.signature(one.__init__).parameters.values()  # type: ignore[misc]
+        for parameter in parameters:
+            named = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            if named and parameter.name not in found:
+                # An inherited argument may be given by the class itself: it is not asked for.
+                required = parameter.default is parameter.empty and one is loss_class
+                found[parameter.name] = required
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return found

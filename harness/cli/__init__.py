@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.bug import report_bug
+from harness.cli.check import check
 from harness.cli.compare import compare
 from harness.cli.cost import cost
 from harness.cli.dashboard import dashboard
@@ -50,6 +51,7 @@ app = typer.Typer(
     help="Is that metric learning loss really better? A fair search, then a test on new classes.",
 )
 app.command()(search)
+app.command()(check)
 app.command()(submit)
 app.command()(retry)
 app.command("eval")(evaluate)

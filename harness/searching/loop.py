@@ -38,6 +38,7 @@ from harness.system.progress import (
 )
 from harness.system.workers import WorkerLost, run_workers, worker_count
 from harness.training.fold import run_fold
+from harness.training.loss_check import check_loss_file
 from harness.training.placement import feed, settle
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import mean_score, run_trial, units_of
@@ -100,6 +101,7 @@ def check(config: RunConfig) -> tuple[Experiment, Storage]:
     sampler_of(experiment)
     check_first(experiment.space, experiment.published_params, config.preset)
     check_method(experiment)
+    check_loss_file(experiment)
     check_writable(experiment.runs)
     return experiment, storage_of(experiment)
 

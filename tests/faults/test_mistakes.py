@@ -43,7 +43,10 @@ class Mine(TripletMarginLoss):
         ("SPACE = {'margin': None}", "margin is searched in"),
         ("SPACE = {'margin': FloatDistribution(0, float('inf'))}", "margin is .* finite numbers"),
         ("SPACE = {'margin': CategoricalDistribution([1.0, float('nan')])}", "finite numbers"),
-        ("SPACE = {'margn': FloatDistribution(0, 1)}", "'margn', which its class does not take"),
+        (
+            "SPACE = {'margn': FloatDistribution(0, 1)}",
+            "'margn', which Mine does not take; did you mean 'margin'",
+        ),
         ("SPACE = [1]", "a space maps parameters"),
         ("METHODS = 3", "METHODS of .* must be a tuple"),
         ("METHODS = (Mine,)", "METHODS of .* must be a tuple"),
