@@ -69,7 +69,7 @@ def test_no_sentence_is_written_twice() -> None:
 
 def test_the_readme_fits_on_two_screens() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert len([line for line in lines if not line.startswith("|")]) <= 100
+    assert len([line for line in lines if not line.startswith("|")]) <= 120
 
 
 def test_every_document_can_be_reached_from_the_readme() -> None:
