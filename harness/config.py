@@ -12,6 +12,7 @@ import yaml
 from msgspec import Meta
 
 from harness.errors import HarnessError, refusing, unknown
+from harness.foreign_files import RefusedFile, read_foreign
 from harness.plain_text import writable
 from harness.plain_yaml import read_yaml
 from harness.redact import redact
@@ -162,13 +163,20 @@ class RunConfig:
         return yaml.safe_dump(values, sort_keys=False)
 
 
-def load_config(path: Path, what: str = "config") -> dict[str, Any]:
-    """The values in a YAML file."""
+def load_config(path: Path, what: str = "config", foreign: bool = False) -> dict[str, Any]:
+    """The values in a YAML file.
+
+    Args:
+        what: name of the file's kind, for messages.
+        foreign: whether it was found and not named by the user, who may also give a pipe.
+    """
     try:
         file = path.expanduser()
         if file.is_char_device() or file.is_block_device():  # as /dev/zero, without an end
             raise HarnessError(f"cannot read {what} {path}: it is no file")
-        text = file.read_text(encoding="utf-8")
+        text = read_foreign(file).decode() if foreign else file.read_text(encoding="utf-8")
+    except RefusedFile as error:
+        raise HarnessError(f"cannot read {what} {path}: {error}") from None
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise HarnessError(f"cannot read {what} {path}: {reason}") from None

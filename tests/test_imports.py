@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 # What is directly in `harness`, lowest first: a file imports what is in its own layer or below.
 LAYERS = (
     *(
-        ("errors", "plain_text", "redact", "typed", "plain_yaml", "config"),
+        ("errors", "foreign_files", "plain_text", "redact", "typed", "plain_yaml", "config"),
         ("system",),
         ("metrics",),
         ("records",),

@@ -181,7 +181,7 @@ def _fixed(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig, st
             record.params,
             record.repetition,
         ):
-            config = RunConfig(storage="").updated({**load_config(path), **where})
+            config = RunConfig(storage="").updated({**load_config(path, foreign=True), **where})
             return config, label.removeprefix(name)
     raise HarnessError(_not_kept(f"models of {label}", table, values))
 

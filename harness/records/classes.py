@@ -8,6 +8,7 @@ from typing import TypedDict
 
 import msgspec
 
+from harness.foreign_files import read_foreign
 from harness.records.layout import TEST_CLASSES
 from harness.system.files import write_json
 from harness.typed import convert
@@ -34,7 +35,7 @@ def note_test_classes(table: Path, split: str, names: Sequence[str]) -> None:
 def read_test_classes(table: Path, split: str) -> list[str] | None:
     """The names, or None where there are none of this split."""
     try:
-        found: ClassNames = msgspec.json.decode((table / TEST_CLASSES).read_bytes())
+        found: ClassNames = msgspec.json.decode(read_foreign(table / TEST_CLASSES))
         convert(found, ClassNames, "it")
     except (OSError, ValueError, RecursionError):
         return None

@@ -8,6 +8,7 @@ from typing import NotRequired, TypedDict
 import msgspec
 from filelock import FileLock
 
+from harness.foreign_files import RefusedFile, read_foreign
 from harness.records.layout import LEDGER, table_lock
 from harness.records.provenance import Time, command_line, now
 from harness.records.records import Count
@@ -47,9 +48,9 @@ def read_ledger(path: Path, problems: list[str]) -> list[Opening]:
     if not path.exists():
         return []
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        problems.append(f"{path}: cannot be read ({error.strerror})")
+        lines = read_foreign(path).splitlines()
+    except (OSError, RefusedFile) as error:
+        problems.append(f"{path}: cannot be read ({getattr(error, 'strerror', error)})")
         return []
     entries = []
     for number, line in enumerate(lines, start=1):

@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from harness.errors import HarnessError
+from harness.foreign_files import read_foreign
 from harness.records.classes import note_test_classes, read_test_classes
 from harness.records.layout import (
     LEDGER,
@@ -88,7 +89,7 @@ def _merge_table(table: Path, theirs: dict[Path, AnyRecord], target: Path, done:
             done.refused.append(f"{path}: {place} is there and holds something else")
         else:
             with replacing(place) as file:
-                file.write(path.read_bytes())
+                file.write(read_foreign(path, within=table))
             runs[_run(record)], ours[place] = place, record
             done.copied += 1
     if any(_opening(path) not in foreign for path in theirs):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.errors import HarnessError
+from harness.foreign_files import RefusedFile, read_foreign
 from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, MORE, recall_rank
 from harness.records.layout import holds_metrics
 from harness.records.provenance import Provenance
@@ -26,7 +27,9 @@ MOST = 2**53  # beyond, floats skip whole numbers
 WHOLE = 1 + 1e-9  # rounding lifts some shares above 1
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 Positive = Annotated[int, Meta(ge=1, le=MOST)]
-NotNegative = Annotated[float, Meta(ge=0)]
+NotNegative = Annotated[float, Meta(ge=0, le=MOST)]
+# What a figure draws: sums and ranges of such numbers are finite.
+Drawn = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=WHOLE)]
 
 # One model whose weights were selected on the test classes.
@@ -152,8 +155,8 @@ class History(TypedDict):
     """
 
     steps: list[Count]
-    loss: list[float]
-    score: NotRequired[list[float]]
+    loss: list[Drawn]
+    score: NotRequired[list[Drawn]]
 
 
 class Adjusted(TypedDict):
@@ -174,7 +177,7 @@ class FoldFacts(TypedDict):
     device: str
     fold: NotRequired[Count]
     repetition: NotRequired[Count]
-    best_score: NotRequired[float]
+    best_score: NotRequired[Drawn]
     stopped_by: NotRequired[str]
     seconds: NotRequired[NotNegative]
     hook: NotRequired[dict[str, Any]]
@@ -197,9 +200,16 @@ class Record:
         write_json(path, asdict(self))
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path, within: Path | None = None) -> Self:
+        """The record in a file; RecordError for one that is not whole, or not to be read.
+
+        Args:
+            within: folder that links must not lead out of. Default: the folder of the file.
+        """
         try:
-            values = msgspec.json.decode(path.read_bytes())
+            values = msgspec.json.decode(read_foreign(path, within))
+        except RefusedFile as error:
+            raise RecordError(f"{path}: {error}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise RecordError(f"{path}: not a complete JSON file ({error})") from None
         try:
@@ -422,4 +432,5 @@ def _check_trials(trial_folds: Sequence[Sequence[float] | None]) -> None:
 
 def read_record(path: Path) -> TestRecord | MetricsRecord:
     """A file of a records folder, by what its name says it is."""
-    return MetricsRecord.read(path) if holds_metrics(path) else TestRecord.read(path)
+    kind = MetricsRecord if holds_metrics(path) else TestRecord
+    return kind.read(path, within=path.parents[2])  # the table

@@ -129,7 +129,7 @@ def _read(folder: Path, values: Mapping[str, Any], file: str | None = None) -> F
         file: of the loss, if the user gave it.
     """
     # What was not written down was not set: nothing is taken from the environment of today.
-    saved = RunConfig(storage="").updated(load_config(folder / CONFIG))
+    saved = RunConfig(storage="").updated(load_config(folder / CONFIG, foreign=True))
     if not (saved.storage or (folder / JOURNAL).exists()):
         return None
     if not all(_fits(folder, saved, key, values[key]) for key in FILTERS if key in values):

@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 from filelock import FileLock
 
 from harness.errors import HarnessError, MachineError
+from harness.foreign_files import check_not_a_link, read_foreign
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The value in a file; ValueError for one that holds none."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_foreign(path))
     except RecursionError:
         raise ValueError(f"{path.name} is nested too deeply") from None
 
@@ -208,6 +209,7 @@ def append_lines(path: Path, values: Iterable[Any]) -> None:
 
 def append_whole(path: Path, lines: bytes) -> None:
     """Append lines, all or none, in the place of one that a power cut left torn."""
+    check_not_a_link(path)
     with open(path, "ab", buffering=0) as file:  # else closing it would write what had failed
         whole = size_of_lines(path)
         file.truncate(whole)

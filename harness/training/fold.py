@@ -37,7 +37,7 @@ from harness.system.files import is_disk_trouble, make_folder, set_aside, sweep,
 from harness.system.precision import own_defaults, training_precision
 from harness.system.repeating import repeating
 from harness.system.trouble import trouble_in
-from harness.training.saved import load, save
+from harness.training.saved import load_weights, save
 from harness.training.trainer import DamagedCheckpoint, Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
 
@@ -121,7 +121,7 @@ def _find(unit: Unit, keep_weights: bool) -> FoldRecord | None:
     if found is None or not keep_weights:
         return found
     try:
-        load(weights, torch.device("cpu"))
+        load_weights(weights, torch.device("cpu"))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -10,7 +10,6 @@ import errno
 import io
 import re
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.foreign_files import RefusedFile, check_archive
 from harness.system.files import replacing
 from harness.system.trouble import first_line, trouble_in
 
@@ -49,13 +49,12 @@ def save(state: Any, path: Path) -> None:
 def load(path: Path, device: torch.device) -> Any:
     """What `save` wrote. ValueError for a file that is damaged or holds anything else."""
     try:
-        with zipfile.ZipFile(path) as archive:  # torch itself does not look at its checksums
-            torn = archive.testzip()
-        if torn is not None:
-            raise ValueError(f"the checksum of {torn} in it is another")
+        check_archive(path)  # torch itself does not look at checksums
         with torch.serialization.safe_globals(list(ARRAYS)), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.load(path, map_location=device, weights_only=True)
+    except RefusedFile:
+        raise
     except UnpicklingError as error:
         # Not in torch's words, which advise to run whatever the file holds.
         refused = re.search(r"(?:GLOBAL|<class '|but got )\s*'?([\w.]+)", str(error))
@@ -66,6 +65,15 @@ def load(path: Path, device: torch.device) -> Any:
         if trouble_in(error) is not None and not cut_short:
             raise
         raise ValueError(f"not a whole file of torch: {first_line(error)}") from None
+
+
+def load_weights(path: Path, device: torch.device) -> dict[str, Tensor]:
+    """The tensors of a trained model. ValueError also for weights that are not finite."""
+    weights: dict[str, Tensor] = load(path, device)
+    for name, value in weights.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise ValueError(f"{name} in it has values that are not finite")
+    return weights
 
 
 def _check_plain(value: Any, place: str) -> None:

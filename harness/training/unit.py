@@ -25,7 +25,7 @@ from harness.protocols.splits import Fold
 from harness.records.layout import FOLD_RECORD, PROXIES, WEIGHTS, fold_folder
 from harness.records.records import FoldRecord, Identity
 from harness.training.embed import embed_with
-from harness.training.saved import load
+from harness.training.saved import load_weights
 from harness.training.trainer import Trainer, Validate
 
 
@@ -119,7 +119,7 @@ class Unit:
     def load_proxies(self) -> dict[str, torch.Tensor]:
         """The parameters of the loss at the best model, where weights were kept; none of some."""
         path = self.folder / PROXIES
-        return load(path, torch.device("cpu")) if path.exists() else {}
+        return load_weights(path, torch.device("cpu")) if path.exists() else {}
 
     def load_model(self, device: torch.device, weights: str = WEIGHTS) -> Model:
         """The best model of a finished unit whose weights were kept.
@@ -127,7 +127,7 @@ class Unit:
         Args:
             weights: file of other ones that were kept.
         """
-        return self.make_model(load(self.folder / weights, device), device)
+        return self.make_model(load_weights(self.folder / weights, device), device)
 
     def make_model(self, weights: Mapping[str, torch.Tensor], device: torch.device) -> Model:
         """The unit's network with weights that were kept of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -144,11 +145,20 @@ BEGINNINGS = {
 def read(file: Path) -> Any:
     """What torch saved in a file, tensors and plain values alone."""
     try:
+        _check_stored(file)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail in any way
         # Not in torch's words, which advise to run whatever code the file holds.
         reason = _describe_damage(file, str(error))
         raise unfit(file, f"is no readable file of PyTorch weights: it {reason}") from error
+
+
+def _check_stored(file: Path) -> None:
+    """Refuse compressed entries, which unpack to any size; torch writes none."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("compressed entries")
 
 
 def _describe_damage(file: Path, said: str) -> str:
@@ -157,6 +167,8 @@ def _describe_damage(file: Path, said: str) -> str:
         start = opened.read(64)
     if "Unsupported global" in said or "TorchScript" in said:
         return "holds more than tensors, perhaps a whole model; save its state_dict() alone"
+    if said == "compressed entries":
+        return "has compressed entries, which torch.save never writes"
     if start[8:9] == b"{":  # behind the length of a header
         return "looks like safetensors, which timm: trunks read from files so named"
     for beginnings, meaning in BEGINNINGS.items():
