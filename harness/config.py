@@ -1,12 +1,17 @@
-"""RunConfig: everything a command can be told, as one frozen dataclass, in and out of YAML."""
+"""RunConfig: every setting of a run, declared once, in and out of YAML.
+
+Flags and help texts of the commands, checks, environment variables and the settings that a sweep
+may vary are all made from the fields of RunConfig and the `Key` beside each of them.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 import yaml
 from msgspec import Meta
@@ -18,19 +23,343 @@ from harness.plain_yaml import read_yaml
 from harness.redact import redact
 from harness.typed import convert
 
+# Panels in which the help groups flags, in this order.
+PANELS = ("What to run", "How long", "Where to run", "Data", "Output", "Advanced")
+WHAT, LENGTH, WHERE, DATA, OUTPUT, ADVANCED = PANELS
 
-def _default_cache() -> str:
-    return os.environ.get("HARNESS_CACHE") or str(Path.home() / ".cache" / "metric-harness")
+# Commands that share flags.
+SEARCH = ("search", "submit")
+TRAIN = (*SEARCH, "eval", "sweep", "train")
+MEASURE = (*TRAIN, "cost", "geometry")  # all commands that train
+STUDIES = ("show", "retry", "dashboard")  # commands about searches
+TABLE = ("plot", "embed")  # commands about one table
+MODELS = ("report", "embed")  # commands that load the models of a table
+
+
+@dataclass(frozen=True)
+class Key:
+    """Everything about a config key except its name, type and default value.
+
+    Attributes:
+        help: text of its flag. The default and the environment variable are appended to it.
+        panel: heading under which the help lists its flag.
+        commands: names of the commands that have its flag. A key without any can be set with
+            `--set` and `--config`.
+        default_help: the default as the help shows it; usually the value itself.
+        flags: spellings of the flag; by default the name of the key.
+        metavar: placeholder of the value in the help; by default its type.
+        minimum: smallest number that the flag takes.
+        variable: environment variable that replaces the default.
+        is_path: whether the value may be a file or a folder, so that `~` is expanded.
+        is_axis: whether a sweep may vary it: results depend on it, and no other flag varies it.
+        picks_searches: whether commands about searches use it to choose among them.
+    """
+
+    help: str
+    panel: str
+    commands: tuple[str, ...] = ()
+    default_help: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    minimum: int | None = None
+    variable: str = ""
+    is_path: bool = False
+    is_axis: bool = False
+    picks_searches: bool = False
+
+
+def key(default: Any, **facts: Any) -> Any:
+    """A field of RunConfig.
+
+    Args:
+        default: its value, or a function without arguments that returns it.
+        facts: the attributes of its `Key`.
+    """
+    if not callable(default) and default not in ("", 0):
+        facts = {"default_help": str(default), **facts}
+    about = Key(**facts)
+    if about.variable:
+        return field(
+            default_factory=lambda: os.environ.get(about.variable) or default,
+            metadata={"key": about},
+        )
+    if callable(default):
+        return field(default_factory=default, metadata={"key": about})
+    return field(default=default, metadata={"key": about})
 
 
 Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
 
-# Settings that are, or may be, files and folders: ~ is the home of the user.
-PATHS = ("loss", "split", "weights", "data_root", "runs_dir", "results_dir", "cache_dir")
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What to run, on what, and where to put it."""
+
+    loss: str = key(
+        "",
+        help="Name of the loss, or a Python file that defines one. More losses may follow.",
+        panel=WHAT,
+        commands=(*MEASURE, *STUDIES),
+        flags=("--loss", "-l"),
+        is_path=True,
+        picks_searches=True,
+    )
+    dataset: str = key(
+        "glyphs",
+        help="Name of the data set, or folder:PATH.",
+        panel=WHAT,
+        commands=(*MEASURE, *STUDIES, *TABLE, "check", "list"),
+        is_axis=True,
+        picks_searches=True,
+    )
+    protocol: str = key(
+        "mlrc",
+        help="Name of the protocol, with changed fields if any: mlrc+batch_size=64.",
+        panel=WHAT,
+        commands=(*MEASURE, *STUDIES, *TABLE, "check", "compare", "data prepare"),
+        is_axis=True,
+        picks_searches=True,
+    )
+    split: str = key(
+        "",
+        help="File with lists of the training, validation and test classes.",
+        panel=DATA,
+        commands=(*TRAIN, "geometry"),
+        default_help="the split of the protocol",
+        is_path=True,
+        is_axis=True,
+    )
+    trunk: str = key(
+        "",
+        help="Name of the trunk network.",
+        panel=WHAT,
+        commands=(*MEASURE, *STUDIES, *TABLE, "check", "compare", "data prepare"),
+        default_help="the trunk of the protocol",
+        is_axis=True,
+        picks_searches=True,
+    )
+    weights: str = key(
+        "",
+        help="File with weights of the trunk, or none for random weights.",
+        panel=ADVANCED,
+        commands=(*MEASURE, "check", "data prepare"),
+        default_help="the weights that come with the trunk",
+        is_path=True,
+        is_axis=True,
+    )
+    preset: str = key(
+        "mlrc",
+        help="Name of published hyper-parameters. A search tries them first; other commands "
+        "train with them.",
+        panel=WHAT,
+        commands=MEASURE,
+        is_axis=True,
+    )
+    params: Mapping[str, Any] = key(
+        dict, help="Hyper-parameters to fix instead of searching them, by name.", panel=WHAT
+    )
+    space: str = key(
+        "",
+        help="Search space. paper: the space that the method's paper searched.",
+        panel=WHAT,
+        commands=(*SEARCH, "eval"),
+        default_help="the method's space",
+        picks_searches=True,
+    )
+    trials: Count = key(
+        0,
+        help="Number of trials.",
+        panel=LENGTH,
+        commands=SEARCH,
+        default_help="the number in the protocol, 50",
+    )
+    trials_per_dimension: Count = key(
+        0,
+        help="Number of trials per searched hyper-parameter, instead of --trials.",
+        panel=LENGTH,
+        commands=SEARCH,
+        minimum=1,
+    )
+    until_flat: bool = key(
+        False,
+        help="Continue while the last fifth of the trials found a better score, up to "
+        "--max-trials.",
+        panel=LENGTH,
+        commands=SEARCH,
+    )
+    max_trials: Positive = key(
+        200,
+        help="Maximum number of trials with --until-flat.",
+        panel=LENGTH,
+        commands=SEARCH,
+        minimum=1,
+    )
+    select: Literal["mean", "mean-se"] = key(
+        "mean",
+        help="Rule that selects the trial to evaluate. mean: best mean over the folds. "
+        "mean-se: best mean minus its standard error.",
+        panel=ADVANCED,
+        commands=("eval",),
+    )
+    reproductions: Count = key(
+        0,
+        help="Number of reproductions, each trained with a different seed.",
+        panel=LENGTH,
+        commands=("eval",),
+        default_help="the number in the protocol, 10",
+    )
+    sampler: str = key(
+        "",
+        help="Search algorithm: gp, tpe, random or grid.",
+        panel=ADVANCED,
+        commands=SEARCH,
+        default_help="the method's sampler",
+    )
+    seed: Count = key(
+        0,
+        help="Random seed for the search and all of its runs.",
+        panel=ADVANCED,
+        commands=MEASURE,
+        default_help="0",
+        is_axis=True,
+    )
+    workers: Count = key(
+        0,
+        help="Number of worker processes.",
+        panel=WHERE,
+        commands=(*SEARCH, "eval", "sweep"),
+        default_help="one per GPU, or one per CPU core",
+    )
+    per_gpu: Positive | Literal["auto"] = key(
+        1,
+        help="Number of workers per GPU. auto: as many as memory and CPU cores allow if the "
+        "model is small, otherwise one.",
+        panel=WHERE,
+        commands=(*SEARCH, "eval", "sweep"),
+        metavar="N|auto",
+    )
+    loader_workers: Annotated[int, Meta(ge=-1)] = key(
+        -1,
+        help="Number of processes that prepare batches for each training process.",
+        panel=WHERE,
+        default_help="none on a CPU, as many as the CPU cores allow with a GPU",
+    )
+    micro_batch: Count = key(
+        0,
+        help="Number of images per forward pass. A smaller number saves memory and gives the "
+        "same gradients.",
+        panel=ADVANCED,
+        commands=TRAIN,
+        default_help="the whole batch",
+        minimum=1,
+    )
+    checkpoint_gradients: bool = key(
+        False,
+        help="Save memory: compute layers of the trunk twice instead of storing them (timm).",
+        panel=ADVANCED,
+        commands=TRAIN,
+    )
+    device: str = key(
+        "auto",
+        help="Device: auto, cuda, cuda:N or cpu.",
+        panel=WHERE,
+        commands=(*MEASURE, *MODELS, "data prepare"),
+    )
+    allow_missing: bool = key(
+        False,
+        help="Continue without images that are missing or broken.",
+        panel=DATA,
+        commands=(*MEASURE, "data prepare"),
+    )
+    cache: Literal["on", "off"] = key(
+        "on",
+        help="Cache of decoded images: on or off. off: decode images each time.",
+        panel=DATA,
+        commands=MEASURE,
+    )
+    data_root: str = key(
+        "",
+        help="Folder that contains the data set.",
+        panel=DATA,
+        commands=(*MEASURE, *MODELS, "check", "data check", "data prepare"),
+        variable="HARNESS_DATA",
+        is_path=True,
+    )
+    storage: str = key(
+        "",
+        help="URL of a database for the trials, which several machines can share.",
+        panel=WHERE,
+        commands=(*SEARCH, "eval", *STUDIES),
+        default_help="a file in --runs-dir",
+        variable="HARNESS_STORAGE",
+    )
+    heartbeat: Positive = key(
+        30,
+        help="Seconds between two heartbeats of a worker in a database. After four missed "
+        "heartbeats another worker takes over its trial.",
+        panel=WHERE,
+    )
+    runs_dir: str = key(
+        "runs",
+        help="Folder for work in progress.",
+        panel=OUTPUT,
+        commands=(*MEASURE, *STUDIES, *MODELS),
+        is_path=True,
+    )
+    results_dir: str = key(
+        "results",
+        help="Folder for records and tables.",
+        panel=OUTPUT,
+        commands=(
+            *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "plot"),
+            *("compare", "leaderboard", "merge", "tables", "verdict"),
+        ),
+        is_path=True,
+    )
+    cache_dir: str = key(
+        "~/.cache/metric-harness",
+        help="Folder for cached images and features.",
+        panel=DATA,
+        commands=(*MEASURE, *MODELS, "data prepare"),
+        variable="HARNESS_CACHE",
+        is_path=True,
+    )
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        with refusing():
+            convert(vars(self), _typed_dict(kind), "config")
+        for name, about in keys(kind).items():
+            if about.is_path:
+                object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
+        for name, value in vars(self).items():
+            if isinstance(value, str) and value != writable(value):  # YAML could not hold it
+                raise HarnessError(
+                    f"{name} is not UTF-8: {writable(value)}; rename the file or folder"
+                )
+
+    def updated(self, values: Mapping[str, Any]) -> RunConfig:
+        """A copy with some values changed; unknown names and wrong types are refused."""
+        known = keys(type(self))
+        if isinstance(values.get("cache"), bool):  # YAML 1.1 reads on and off as booleans
+            values = {**values, "cache": "on" if values["cache"] else "off"}
+        for name in values:
+            if name not in known:
+                raise unknown("config key", name, known)
+        return replace(self, **values)
+
+    def to_yaml(self) -> str:
+        """All values, without passwords."""
+        values = {**asdict(self), "storage": redact(self.storage)}
+        return yaml.safe_dump(values, sort_keys=False)
 
 
 class Settings(TypedDict, total=False):
-    """The fields of RunConfig but the loss, for functions that take them by name."""
+    """The fields of RunConfig except the loss, for type checkers.
+
+    Type checkers cannot derive it from RunConfig; a test compares the two.
+    """
 
     dataset: str
     protocol: str
@@ -40,127 +369,40 @@ class Settings(TypedDict, total=False):
     preset: str
     params: Mapping[str, Any]
     space: str
-    trials: Count
-    trials_per_dimension: Count
+    trials: int
+    trials_per_dimension: int
     until_flat: bool
-    max_trials: Annotated[int, Meta(ge=1)]
+    max_trials: int
     select: Literal["mean", "mean-se"]
-    reproductions: Count
+    reproductions: int
     sampler: str
-    seed: Count
-    workers: Count
-    per_gpu: Annotated[int, Meta(ge=1)] | Literal["auto"]
-    loader_workers: Annotated[int, Meta(ge=-1)]
-    micro_batch: Count
+    seed: int
+    workers: int
+    per_gpu: int | Literal["auto"]
+    loader_workers: int
+    micro_batch: int
     checkpoint_gradients: bool
     device: str
     allow_missing: bool
     cache: Literal["on", "off"]
     data_root: str
     storage: str
-    heartbeat: Annotated[int, Meta(ge=1)]
+    heartbeat: int
     runs_dir: str
     results_dir: str
     cache_dir: str
 
 
-class _Fields(Settings):
-    loss: str
+def keys(config: type[RunConfig] = RunConfig) -> dict[str, Key]:
+    """Name -> what is declared beside the field, for every config key."""
+    return {one.name: one.metadata["key"] for one in fields(config)}
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """What to run, on what, and where to put it.
-
-    Attributes:
-        loss: name or Python file; empty where a command takes all.
-        dataset: name, or folder:PATH.
-        protocol: name, with changes if any: mlrc+batch_size=64.
-        split: file of class lists, instead of the protocol's split.
-        trunk: empty takes the protocol's.
-        weights: of the trunk: empty takes its own, none starts from random ones; or a file.
-        preset: whose published parameters are the first trial.
-        params: parameters that are fixed instead of searched.
-        space: empty searches the method's own; "paper" the one that its paper searched.
-        trials, reproductions: 0 takes the protocol's.
-        trials_per_dimension: of the space, instead of a number of trials.
-        until_flat: go on while the last fifth of the trials brought something, up to max_trials.
-        select: which trial eval takes: the best "mean" over the folds, or "mean-se", the mean less
-            its standard error.
-        sampler: empty takes the method's: gp, tpe, random or grid.
-        seed: of the study and of every run in it.
-        workers: processes; 0 is per_gpu for each GPU, or one per core on a CPU.
-        per_gpu: workers that share a card; "auto" is as many as its memory and the cores allow
-            where the model is too small to fill it, else one.
-        loader_workers: processes that prepare batches for one training process; -1 is none on a
-            CPU, and beside a GPU as many as the cores allow.
-        micro_batch: images that pass the trunk together, for the same gradients in less memory; 0
-            is the whole batch.
-        checkpoint_gradients: compute layers of the trunk again instead of keeping them (timm).
-        allow_missing: go on without images that are missing or broken.
-        cache: on keeps decoded images, off decodes them every time.
-        storage: URL of a database that keeps the studies; empty is a journal in the run directory.
-        heartbeat: seconds between signs of life of a worker in a database; after four that are
-            missed, its trial is another's.
-    """
-
-    loss: str = ""
-    dataset: str = "glyphs"
-    protocol: str = "mlrc"
-    split: str = ""
-    trunk: str = ""
-    weights: str = ""
-    preset: str = "mlrc"
-    params: Mapping[str, Any] = field(default_factory=dict)
-    space: str = ""
-    trials: int = 0
-    trials_per_dimension: int = 0
-    until_flat: bool = False
-    max_trials: int = 200
-    select: Literal["mean", "mean-se"] = "mean"
-    reproductions: int = 0
-    sampler: str = ""
-    seed: int = 0
-    workers: int = 0
-    per_gpu: int | Literal["auto"] = 1
-    loader_workers: int = -1
-    micro_batch: int = 0
-    checkpoint_gradients: bool = False
-    device: str = "auto"
-    allow_missing: bool = False
-    cache: Literal["on", "off"] = "on"
-    data_root: str = field(default_factory=lambda: os.environ.get("HARNESS_DATA", ""))
-    storage: str = field(default_factory=lambda: os.environ.get("HARNESS_STORAGE", ""))
-    heartbeat: int = 30
-    runs_dir: str = "runs"
-    results_dir: str = "results"
-    cache_dir: str = field(default_factory=_default_cache)
-
-    def __post_init__(self) -> None:
-        with refusing():
-            convert(vars(self), _Fields, "config")
-        for name in PATHS:
-            object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
-        for name, value in vars(self).items():
-            if isinstance(value, str) and value != writable(value):  # it could not be kept
-                raise HarnessError(
-                    f"{name} is not UTF-8: {writable(value)}; rename the file or folder"
-                )
-
-    def updated(self, values: Mapping[str, Any]) -> RunConfig:
-        """A copy with some values changed; unknown names and wrong types are refused."""
-        known = [f.name for f in fields(RunConfig)]
-        if isinstance(values.get("cache"), bool):  # as YAML 1.1 reads on and off
-            values = {**values, "cache": "on" if values["cache"] else "off"}
-        for key in values:
-            if key not in known:
-                raise unknown("config key", key, known)
-        return replace(self, **values)
-
-    def to_yaml(self) -> str:
-        """What is written down: everything but passwords."""
-        values = {**asdict(self), "storage": redact(self.storage)}
-        return yaml.safe_dump(values, sort_keys=False)
+@functools.cache
+def _typed_dict(config: type[RunConfig]) -> Any:
+    """The types of the fields in a form that checks a plain mapping."""
+    make: Any = TypedDict
+    return make(config.__name__, get_type_hints(config, include_extras=True))
 
 
 def load_config(path: Path, what: str = "config", foreign: bool = False) -> dict[str, Any]:

@@ -48,7 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # else brackets in help texts vanish
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Is that metric learning loss really better? A fair search, then a test on new classes.",
+    help="Compare metric-learning losses fairly: search hyper-parameters, test on unseen classes.",
 )
 app.command()(search)
 app.command()(check)
@@ -82,7 +82,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Options of `harness` itself, before any command."""

@@ -6,24 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say, spell, spell_seconds
-from harness.cli.options import read_configs, read_values
+from harness.cli.options import Given, takes_config
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.config import RunConfig
 
 
+@takes_config("check")
 def check(
+    given: Given,
     losses: Annotated[list[str], typer.Argument(metavar="LOSS...", help="Loss files or names.")],
-    dataset: options.Dataset = None,
-    protocol: options.Protocol = None,
-    trunk: options.Trunk = None,
-    weights: options.Weights = None,
-    data_root: options.DataRoot = None,
-    config: options.ConfigFile = None,
-    set_: options.Set = None,
 ) -> None:
     """Check a loss on a few made-up batches and estimate how long its search takes.
 
@@ -32,8 +26,8 @@ def check(
 
     $ harness check my_loss.py --dataset cub --protocol frozen --trunk efficientnet_lite0
     """
-    values = read_values(config, set_, locals())
-    problems = [line for one in read_configs(values, losses) for line in _check_one(one)]
+    configs = [given.config.updated({"loss": loss}) for loss in losses]
+    problems = [line for config in configs for line in _check_one(config)]
     if problems:
         raise HarnessError("\n  ".join(["a search would not work as intended:", *problems]))
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Protocol, ResultsDir, Trunk, full_name
+from harness.cli.options import Given, full_name, takes_config
 from harness.cli.printed_table import print_table
 
 if TYPE_CHECKING:
@@ -23,22 +22,24 @@ if TYPE_CHECKING:
 NARROW = ("data set", "pair", "over classes", "n", "p:")
 
 
+@takes_config("compare")
 def compare(
+    given: Given,
     methods: Annotated[
         list[str], typer.Argument(metavar="METHOD", help="Two or more rows of a table.")
     ],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Name; repeat it for several. Default: glyphs.")
+        list[str] | None,
+        typer.Option(help="Name of a data set. Repeat it for several. Default: glyphs."),
     ] = None,
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    metric: Annotated[str, typer.Option(help="map_at_r, r_precision or p_at_1.")] = "map_at_r",
-    results_dir: ResultsDir = None,
+    metric: Annotated[
+        str, typer.Option(help="Metric: map_at_r, r_precision or p_at_1.")
+    ] = "map_at_r",
 ) -> None:
-    """Say whether one method is better than another, from the records alone.
+    """Test whether one method is significantly better than another, from their records.
 
-    Seeds are shared by all methods, so runs are compared in pairs; test classes are drawn again
-    to see whether others might have reversed the order.
+    All methods share their seeds, so the tests are paired. A bootstrap over the test classes shows
+    whether other classes might reverse the order.
 
     $ harness compare proxyanchor contrastive --dataset glyphs
 
@@ -48,9 +49,9 @@ def compare(
     from harness.metrics.names import title_of
 
     comparing.check_asked(methods, metric)
-    results = Path(results_dir or "results")
+    protocol, trunk = given.config.protocol, given.values.get("trunk")
     tables = [
-        comparing.find_table(results, protocol or "mlrc", name, trunk)
+        comparing.find_table(given.results, protocol, name, trunk)
         for name in dict.fromkeys(dataset or ["glyphs"])
     ]
     problems: list[str] = []

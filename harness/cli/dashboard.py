@@ -14,41 +14,34 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say
-from harness.cli.options import read_values
-from harness.cli.show import Studies, asked_for
+from harness.cli.options import Given, takes_config
+from harness.cli.show import asked_for
 from harness.errors import HarnessError
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
+@takes_config("dashboard")
 def dashboard(
-    studies: Studies = None,
-    loss: options.Loss = None,
-    dataset: options.Dataset = None,
-    protocol: options.Protocol = None,
-    trunk: options.Trunk = None,
-    storage: options.Storage = None,
-    runs_dir: options.RunsDir = None,
+    given: Given,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
     write: Annotated[
-        bool, typer.Option("--write", help="Let those who reach it change and delete studies.")
+        bool, typer.Option("--write", help="Allow visitors to change and delete studies.")
     ] = False,
 ) -> None:
-    """Look at a search in the browser, also while it runs; nothing can be changed without --write.
+    """Show a search in the browser, also while it runs. Read-only unless --write is given.
 
     $ harness dashboard proxyanchor --dataset glyphs
     """
-    values = read_values(None, None, locals())
     try:
         from optuna_dashboard import wsgi
     except ImportError:
         raise HarnessError(
             "optuna-dashboard is not installed; pip install 'metric-harness[dashboard]'"
         ) from None
-    found = asked_for(studies, loss, values)
+    found = asked_for(given)
     # A database shows all of its studies; a journal holds but one.
     places = {one.config.storage or str(one.folder): one for one in found}
     if len(places) > 1:

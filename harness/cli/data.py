@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say
-from harness.cli.options import progress, read_values
+from harness.cli.options import Given, progress, takes_config
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -21,35 +20,34 @@ FEW = 3  # examples of what is only counted
 MANY = 20  # of what somebody may have to mend
 COPIES = 5  # images of one group of duplicates
 
-data = typer.Typer(no_args_is_help=True, help="Check the files of a data set, or decode them.")
+data = typer.Typer(no_args_is_help=True, help="Check or prepare the files of a data set.")
 
 
 @data.command()
+@takes_config("data check")
 def check(
-    dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
-    data_root: options.DataRoot = None,
+    given: Given,
+    dataset: Annotated[str, typer.Argument(help="Name of the data set, or folder:PATH.")],
     output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="JSON file of all that was found.")
+        Path | None, typer.Option(dir_okay=False, help="Write all findings to this JSON file.")
     ] = None,
-    config: options.ConfigFile = None,
 ) -> None:
-    """Counts, missing and broken files, odd formats, duplicates, and a checksum.
+    """Check counts, missing and broken files, unusual formats and duplicates of a data set.
 
-    Every image is opened, of test classes too, but nothing is trained or scored.
+    Opens every image, including the test classes, but trains and scores nothing. Prints a
+    checksum.
 
-    Exit code 2 if a file is missing or broken or a count is not the published one.
+    Exit code 2 if a file is missing or broken, or if a count differs from the published one.
 
     $ harness data check cub --data-root ~/data --output cub.json
     """
-    values = read_values(config, None, locals())
-    from harness.config import RunConfig
     from harness.data.check import check as run_check
     from harness.system.files import check_writable, write_json
 
     if output is not None:
         check_writable(output.parent)
     with progress(verbose=False) as listener:
-        report = run_check(dataset, RunConfig().updated(values).data_root, listener)
+        report = run_check(dataset, given.config.data_root, listener)
     if output is not None:
         write_json(output, {**asdict(report), "usable": report.usable})
     whole = f"the whole lists: {output or '--output FILE'}"
@@ -61,30 +59,22 @@ def check(
 
 
 @data.command()
+@takes_config("data prepare")
 def prepare(
-    dataset: Annotated[str, typer.Argument(help="Name, or folder:PATH.")],
-    protocol: options.Protocol = None,
-    trunk: options.Trunk = None,
-    weights: options.Weights = None,
-    data_root: options.DataRoot = None,
-    allow_missing: options.AllowMissing = None,
-    cache_dir: options.CacheDir = None,
-    device: options.Device = None,
+    given: Given,
+    dataset: Annotated[str, typer.Argument(help="Name of the data set, or folder:PATH.")],
     test: Annotated[
-        bool, typer.Option("--test", help="The test classes too, which only eval needs.")
+        bool, typer.Option("--test", help="Also prepare the test classes, which only eval needs.")
     ] = False,
-    config: options.ConfigFile = None,
 ) -> None:
-    """Decode the images once, as search would; under frozen, let the trunk encode them too.
+    """Decode and cache the images in advance; under frozen protocols also the trunk's features.
 
     $ harness data prepare cub --data-root ~/data
     """
-    values = read_values(config, None, locals())
-    from harness.config import RunConfig
     from harness.data.sources import open_part
     from harness.experiment import build_benchmark
 
-    benchmark = build_benchmark(RunConfig().updated(values))
+    benchmark = build_benchmark(given.config.updated({"dataset": dataset}))
     if benchmark.protocol.frozen:
         from harness.model.build import check_trunk
 

@@ -7,41 +7,35 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say
+from harness.cli.options import Given, check_output, rows_named, takes_config
+from harness.config import keys
 from harness.errors import HarnessError, unknown
 
 
+@takes_config("embed")
 def embed(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="A row of a table.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="FILE.npz.")],
-    dataset: Annotated[str, typer.Option(help="Whose table.")] = "glyphs",
-    protocol: options.Protocol = None,
-    trunk: options.Trunk = None,
-    reproduction: Annotated[int, typer.Option(min=1, help="Whose models.")] = 1,
-    runs_dir: options.RunsDir = None,
-    results_dir: options.ResultsDir = None,
-    data_root: options.DataRoot = None,
-    cache_dir: options.CacheDir = None,
-    device: options.Device = None,
+    given: Given,
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="Row of the table.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write, FILE.npz.")],
+    reproduction: Annotated[
+        int, typer.Option(min=1, help="Number of the reproduction whose models to use.")
+    ] = 1,
 ) -> None:
     """Write the embeddings of all test images, with labels and file names.
 
-    Opens the test classes, which the ledger counts, and needs the models that eval left in
-    --runs-dir. The file has: concatenated (images, size), separated (models, images, size),
-    labels, class_names, files; and queries, where some images search the others.
+    Opens the test classes, which is noted in the ledger, and needs the models that eval left in
+    --runs-dir. The file has these arrays: concatenated (images, size), separated (models, images,
+    size), labels, class_names, files, and queries if the data set separates queries from gallery.
 
     $ harness embed proxyanchor --dataset glyphs --output proxyanchor.npz
     """
-    options.check_output(output, ".npz")
-    flags = {name: value for name, value in locals().items() if name not in ("dataset", "protocol")}
-    values = options.read_values(None, None, {**flags, "trunk": None})
-    from harness.judgement.compare import find_table
+    check_output(output, ".npz")
     from harness.records.rows import label_of, read_rows
 
-    folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)
+    folder = given.table
     rows = {label_of(row): row for row in read_rows(folder, [])}
-    (name,) = options.rows_named([method], rows)
+    (name,) = rows_named([method], rows)
     if name not in rows:
         raise unknown("method", method, rows, f"these have records in {folder}")
     records = {record.repetition: record for record in rows[name]}
@@ -53,5 +47,7 @@ def embed(
     from harness.evaluation.export import write_embeddings
     from harness.evaluation.kept_models import find_kept
 
-    images, size = write_embeddings(find_kept(records[reproduction], values), output)
+    # The record says which search made the models; the other keys say where they are.
+    where = {k: value for k, value in given.values.items() if not keys()[k].picks_searches}
+    images, size = write_embeddings(find_kept(records[reproduction], where), output)
     say(f"{output}: {images} images, {size} dimensions, {name}, reproduction {reproduction}")

@@ -7,64 +7,50 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say
-from harness.cli.options import progress, read_configs, read_values
+from harness.cli.options import Given, Verbose, check_output, progress, takes_config
 from harness.cli.printed_table import print_table
 
 
+@takes_config("geometry")
 def geometry(
-    loss: options.Loss = None,
-    more: options.MoreLosses = None,
-    dataset: options.Dataset = None,
-    protocol: options.Protocol = None,
-    split: options.Split = None,
-    trunk: options.Trunk = None,
-    weights: options.Weights = None,
-    preset: options.Preset = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    data_root: options.DataRoot = None,
-    allow_missing: options.AllowMissing = None,
-    cache: options.Cache = None,
-    cache_dir: options.CacheDir = None,
-    runs_dir: options.RunsDir = None,
-    results_dir: options.ResultsDir = None,
-    config: options.ConfigFile = None,
-    set_: options.Set = None,
-    folds: Annotated[int, typer.Option(min=1, help="So many of the folds.")] = 1,
+    given: Given,
+    folds: Annotated[int, typer.Option(min=1, help="Number of folds to train.")] = 1,
     test: Annotated[
-        bool, typer.Option("--test", help="The test classes, too, which the ledger notes.")
+        bool, typer.Option("--test", help="Also measure the test classes; noted in the ledger.")
     ] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="FILE.svg, .pdf or .png: the stages of the first fold.")
+        Path | None,
+        typer.Option(help="Draw the stages of the first fold to FILE.svg, .pdf or .png."),
     ] = None,
     of: Annotated[
-        str, typer.Option(help="In the picture: training, validation or test classes.")
+        str, typer.Option(help="Classes in the picture: training, validation or test.")
     ] = "validation",
-    columns: Annotated[int, typer.Option(help="Width: 1 or 2 columns of a paper.")] = 2,
-    serif: Annotated[bool, typer.Option("--serif", help="Letters with serifs.")] = False,
-    verbose: options.Verbose = False,
+    columns: Annotated[
+        int, typer.Option(help="Width of the picture in columns of a paper: 1 or 2.")
+    ] = 2,
+    serif: Annotated[bool, typer.Option("--serif", help="Use a font with serifs.")] = False,
+    verbose: Verbose = False,
 ) -> None:
-    """MAP@R, covering radius and distance of the classes before training and after each stage.
+    """Measure how compact and how far apart classes are, before training and after each stage.
 
-    Stages are CCP's instances; other methods have one. Trains the published parameters, apart
-    from all searches, and keeps the best weights of each stage. A picture shows embeddings of two
-    dimensions as they are, of more by t-SNE, and the proxies of training classes.
+    The table has MAP@R, covering radius and class distance. CCP has one stage per instance, other
+    methods have a single stage. Trains the published hyper-parameters independently of all
+    searches and keeps the best weights of each stage. The picture shows two-dimensional embeddings
+    directly and others by t-SNE, with the proxies of training classes.
 
     $ harness geometry --loss ccp-c2 --dataset cub --protocol ablation-ccp
 
     $ harness geometry --loss ccp-c2 --trunk convnet --protocol ablation-ccp+embedding_size=2
     --picture proxies.pdf --of training
     """
-    values = read_values(config, set_, locals())
     if picture is not None:
         from harness.report.figures import FORMATS
 
-        options.check_output(picture, *FORMATS, flag="--picture")
+        check_output(picture, *FORMATS, flag="--picture")
     from harness.evaluation.geometry import NOTE, measure_stages, shown
 
-    configs = read_configs(values, [*(loss or []), *(more or [])])
+    configs = given.configs
     for one in configs:
         with progress(verbose) as listener:
             keep = of if picture is not None else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import ResultsDir
+from harness.cli.options import Given, takes_config
 from harness.cli.printed_table import print_table
 from harness.errors import HarnessError
 
@@ -26,12 +26,13 @@ NARROW = ("rank", "method", "MAP@R", "P@1", "n")
 
 
 Published = Annotated[
-    bool, typer.Option("--published", help="Put the papers' numbers beside ours.")
+    bool, typer.Option("--published", help="Also show the numbers that papers report.")
 ]
 
 
-def leaderboard(results_dir: ResultsDir = None, published: Published = False) -> None:
-    """Make every table in --results-dir again from its records, and print it.
+@takes_config("leaderboard")
+def leaderboard(given: Given, published: Published = False) -> None:
+    """Write and print every table in --results-dir from its records.
 
     Opens no images and trains nothing.
 
@@ -41,7 +42,7 @@ def leaderboard(results_dir: ResultsDir = None, published: Published = False) ->
     """
     from harness.records.layout import find_tables
 
-    results = Path(results_dir or "results")
+    results = given.results
     tables = find_tables(results)
     if not tables:
         raise HarnessError(

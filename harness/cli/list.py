@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say
+from harness.cli.options import Given, takes_config
 from harness.errors import unknown
 
 if TYPE_CHECKING:
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 FIGURES = "figures"
 
 
+@takes_config("list")
 def list_(
+    given: Given,
     section: Annotated[
-        str, typer.Argument(help="losses, datasets, protocols, trunks, figures or all.")
+        str,
+        typer.Argument(help="What to list: losses, datasets, protocols, trunks, figures or all."),
     ] = "all",
-    dataset: options.Dataset = None,
 ) -> None:
-    """What there is: losses with paper and search space, data sets, protocols, trunks, figures.
+    """List losses with paper and search space, data sets, protocols, trunks and figures.
 
     $ harness list losses --dataset glyphs
     """
@@ -38,7 +40,7 @@ def list_(
         say(f"{plural}:")
         for name, item in registry.items(singular).items():
             if singular == "loss":
-                _print_method(item, dataset or "glyphs")
+                _print_method(item, given.config.dataset)
             else:
                 say(f"  {name:<20} {item.summary}")
     if section in (FIGURES, "all"):

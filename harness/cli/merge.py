@@ -9,19 +9,20 @@ import typer
 
 from harness.cli.display import say
 from harness.cli.leaderboard import show_tables
-from harness.cli.options import ResultsDir
+from harness.cli.options import Given, takes_config
 from harness.errors import HarnessError
 
 
+@takes_config("merge")
 def merge(
+    given: Given,
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="Results folders to bring in.")
+        list[Path], typer.Argument(metavar="DIR", help="Results folders to copy records from.")
     ],
-    results_dir: ResultsDir = None,
 ) -> None:
-    """Bring records of other machines or labs into --results-dir, and make its tables again.
+    """Copy records of other machines or labs into --results-dir and update its tables.
 
-    What does not belong together is refused and named; nothing is overwritten.
+    Records that do not match the table are refused with a reason. Nothing is overwritten.
 
     $ harness merge their/results
 
@@ -29,9 +30,8 @@ def merge(
     """
     from harness.records import merge as merging
 
-    results = Path(results_dir or "results")
-    done = merging.merge(folders, results)
-    show_tables(done.tables, results, problems=done.problems)
+    done = merging.merge(folders, given.results)
+    show_tables(done.tables, given.results, problems=done.problems)
     say(f"{done.copied} records copied, {done.known} were there, {len(done.refused)} refused")
     if done.refused:
         raise HarnessError("\n  ".join(["these records were refused:", *done.refused]))

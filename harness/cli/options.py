@@ -1,110 +1,241 @@
-"""Flags that commands share, and the config that they make."""
+"""Flags that commands share, made from the config keys, and the config that they give."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shlex
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from harness.config import (
+    ADVANCED,
+    LENGTH,
+    MEASURE,
+    OUTPUT,
+    PANELS,
+    SEARCH,
+    STUDIES,
+    Key,
+    RunConfig,
+    keys,
+    load_config,
+    parse_assignments,
+)
 from harness.errors import HarnessError
 
-if TYPE_CHECKING:
-    from harness.config import RunConfig
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Print every validation.", rich_help_panel=OUTPUT),
+]
 
-Loss = Annotated[
-    list[str] | None, typer.Option("--loss", "-l", help="Name, or a Python file of yours.")
-]
-MoreLosses = Annotated[list[str] | None, typer.Argument(metavar="LOSS", help="More losses.")]
-Dataset = Annotated[str | None, typer.Option(help="Name, or folder:PATH. Default: glyphs.")]
-Protocol = Annotated[
-    str | None, typer.Option(help="Name, perhaps changed: mlrc+batch_size=64. Default: mlrc.")
-]
-Split = Annotated[
-    str | None, typer.Option(help="File of class lists: train, validation, test. Default: none.")
-]
-Trunk = Annotated[str | None, typer.Option(help="Name. Default: the protocol's.")]
-Weights = Annotated[
-    str | None, typer.Option(help="Of the trunk: a file, or none. Default: its own.")
-]
-TrunkLr = Annotated[
-    float | None, typer.Option(help="Learning rate of the trunk; another protocol by name.")
-]
-Trials = Annotated[int | None, typer.Option(help="Default: the protocol's, 50.")]
-TrialsPerDimension = Annotated[
-    int | None, typer.Option(min=1, help="Trials for each searched parameter, instead.")
-]
-UntilFlat = Annotated[
-    bool | None,
-    typer.Option("--until-flat", help="Go on while the last fifth of the trials still helped."),
-]
-MaxTrials = Annotated[int | None, typer.Option(min=1, help="With --until-flat. Default: 200.")]
-Space = Annotated[
-    str | None, typer.Option(help="paper: the space that the method's paper searched.")
-]
-Select = Annotated[
-    str | None,
-    typer.Option(help="mean: the trial with the best mean over folds. mean-se: less its error."),
-]
-Reproductions = Annotated[int | None, typer.Option(help="Default: the protocol's, 10.")]
-Sampler = Annotated[str | None, typer.Option(help="gp, tpe, random or grid.")]
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Stop hopeless trials early: PROTOCOL+prune=true.")
-]
-Preset = Annotated[str | None, typer.Option(help="Whose published parameters come first.")]
-Seed = Annotated[int | None, typer.Option(help="Of the search and of every run in it.")]
-Workers = Annotated[
-    int | None, typer.Option(help="Processes. Default: one per GPU, or per CPU core.")
-]
-PerGpu = Annotated[
-    str | None,
-    typer.Option(
-        "--per-gpu", metavar="N|auto", help="Workers that share a card. auto: as many as fit."
+# Flags for fields of the protocol: name of the field -> type and what a config key declares.
+PROTOCOL_FLAGS: Mapping[str, tuple[type, Key]] = {
+    "trunk_lr": (
+        float,
+        Key(
+            help="Learning rate of the trunk; part of the protocol's name.",
+            panel=ADVANCED,
+            commands=(*SEARCH, "sweep", "train"),
+        ),
     ),
-]
-Crops = Annotated[
-    str | None,
-    typer.Option(help="gpu: crops are resized on the card; another protocol by name."),
-]
-MicroBatch = Annotated[
-    int | None,
-    typer.Option(min=1, help="Images that pass the trunk together: less memory, same gradients."),
-]
-CheckpointGradients = Annotated[
-    bool | None,
-    typer.Option("--checkpoint-gradients", help="Compute layers twice: less memory (timm)."),
-]
-Device = Annotated[str | None, typer.Option(help="auto, cuda, cuda:N or cpu.")]
-DataRoot = Annotated[
-    str | None, typer.Option(help="Folder of the data set. Or HARNESS_DATA in the environment.")
-]
-AllowMissing = Annotated[
-    bool | None,
-    typer.Option("--allow-missing", help="Go on without images that are missing or broken."),
-]
-Cache = Annotated[str | None, typer.Option(help="off decodes images every time. Default: on.")]
-CacheDir = Annotated[
-    str | None,
-    typer.Option(help="Default: ~/.cache/metric-harness. Or HARNESS_CACHE in the environment."),
-]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        help="Database URL that all machines of a search share. Or HARNESS_STORAGE in the "
-        "environment. Default: a file in --runs-dir."
+    "crops": (
+        str,
+        Key(
+            help="Where to resize crops. gpu: on the GPU; part of the protocol's name.",
+            panel=ADVANCED,
+            commands=(*SEARCH, "train"),
+        ),
     ),
+    "prune": (
+        bool,
+        Key(
+            help="Stop unpromising trials early; part of the protocol's name.",
+            panel=LENGTH,
+            commands=SEARCH,
+        ),
+    ),
+}
+
+# Flags that give any config key.
+_CONFIG_FILE = Annotated[
+    Path | None,
+    typer.Option("--config", help="YAML file with config keys.", rich_help_panel=ADVANCED),
 ]
-RunsDir = Annotated[str | None, typer.Option(help="Where work in progress lives. Default: runs.")]
-ResultsDir = Annotated[str | None, typer.Option(help="Where tables go. Default: results.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of config keys.")]
-Set = Annotated[
+_SET = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; params.NAME fixes one."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any config key. params.NAME=VALUE fixes a hyper-parameter.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every validation.")]
+
+# What may stand on the command line without a flag.
+_MORE_LOSSES = Annotated[list[str] | None, typer.Argument(metavar="LOSS", help="More losses.")]
+_STUDIES = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="STUDY", help="Losses, or folders of searches. Default: all."),
+]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the shared flags of a command say.
+
+    Attributes:
+        losses: names and files, in the order in which they were given.
+        values: config keys that a flag, `--set` or the file of `--config` gives.
+    """
+
+    losses: list[str]
+    values: dict[str, Any]
+
+    @property
+    def config(self) -> RunConfig:
+        """The config of a command that takes no loss."""
+        return RunConfig().updated(self.values)
+
+    @property
+    def results(self) -> Path:
+        """The folder of records and tables."""
+        return Path(self.config.results_dir)
+
+    @property
+    def table(self) -> Path:
+        """The folder of the one table that data set, protocol and trunk choose."""
+        from harness.judgement.compare import find_table
+
+        config, trunk = self.config, self.values.get("trunk")
+        return find_table(self.results, config.protocol, config.dataset, trunk)
+
+    @property
+    def configs(self) -> list[RunConfig]:
+        """One config for each loss; a single one if no loss was given."""
+        return [self.config.updated({"loss": loss}) for loss in self.losses] or [self.config]
+
+
+def takes_config(
+    command: str, config: type[RunConfig] = RunConfig
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of all config keys that name it, and the flags that go with them.
+
+    The command declares only what is particular to it. Its first parameter gets what the shared
+    flags say, as a `Given`.
+
+    Args:
+        command: its name, as config keys spell it.
+        config: the class whose fields are the config keys.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        shared = list(_shared_parameters(command, config))
+
+        @functools.wraps(function)
+        def run(**flags: Any) -> None:
+            given = {parameter.name: flags.pop(parameter.name) for parameter in shared}
+            function(read_given(given), **flags)
+
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in [*own, *shared]]
+        parameters.sort(key=_panel_number)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _panel_number(parameter: inspect.Parameter) -> int:
+    """The place of a flag's panel in the help; 0 for what is particular to a command."""
+    (about,) = parameter.annotation.__metadata__
+    return (None, *PANELS).index(about.rich_help_panel)
+
+
+def _shared_parameters(command: str, config: type[RunConfig]) -> Iterator[inspect.Parameter]:
+    """The parameters that a command shares with others, as typer reads them."""
+    hints = get_type_hints(config)
+    flags = {name: (hints[name], about) for name, about in keys(config).items()}
+    for name, (hint, about) in {**flags, **PROTOCOL_FLAGS}.items():
+        if command in about.commands:
+            yield _parameter(name, _flag(name, hint, about, command))
+    if command in MEASURE:
+        yield _parameter("more", _MORE_LOSSES)
+    if command in STUDIES:
+        yield _parameter("more", _STUDIES)
+    if command in (*MEASURE, "check", "data check", "data prepare"):
+        yield _parameter("config", _CONFIG_FILE)
+    if command in (*MEASURE, "check"):
+        yield _parameter("set_", _SET)
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)
+
+
+def _flag(name: str, hint: Any, about: Key, command: str) -> Any:
+    """The flag of a config key, None if it is not given."""
+    spellings = about.flags or (f"--{name.replace('_', '-')}",)  # no --no-... for what is a bool
+    option = typer.Option(
+        *spellings,
+        help=_help(about, command),
+        metavar=about.metavar,
+        min=about.minimum,
+        parser=_number_or_word if int in get_args(hint) else None,
+        rich_help_panel=about.panel,
+    )
+    type_: Any = list[str] if name == "loss" else hint if hint in (bool, int, float) else str
+    return Annotated[type_ | None, option]
+
+
+def _number_or_word(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _help(about: Key, command: str) -> str:
+    default = "all" if about.picks_searches and command in STUDIES else about.default_help
+    parts = [about.help]
+    if default:
+        parts.append(f"Default: {default}.")
+    if about.variable:
+        parts.append(f"Environment variable: {about.variable}.")
+    return " ".join(parts)
+
+
+def read_given(flags: Mapping[str, Any]) -> Given:
+    """What shared flags say, by the names of their parameters."""
+    losses = [*(flags.get("loss") or []), *(flags.get("more") or [])]
+    return Given(losses, read_values(flags.get("config"), flags.get("set_"), flags))
+
+
+def read_values(
+    config: Path | None, assignments: list[str] | None, flags: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Config values by precedence: flags of single keys, then --set, then the file."""
+    from harness.protocols.protocol import with_change
+
+    given = {
+        name: value
+        for name, value in flags.items()
+        if name in keys() and name != "loss" and value is not None
+    }
+    values = load_config(config) if config is not None else {}
+    assigned = parse_assignments(assignments or [])
+    if "params" in assigned:
+        assigned["params"] = {**(values.get("params") or {}), **assigned["params"]}
+    merged = {**values, **assigned, **given}
+    for name in PROTOCOL_FLAGS:
+        if flags.get(name) is not None:
+            protocol = merged.get("protocol", RunConfig.protocol)
+            merged["protocol"] = with_change(protocol, name, flags[name])
+    RunConfig().updated(merged)  # refuses unknown keys and wrong types
+    return merged
 
 
 def full_name(method: str) -> str:
@@ -133,53 +264,6 @@ def check_output(path: Path, *endings: str, flag: str = "--output") -> None:
         raise HarnessError(f"{flag} must end in {' or '.join(endings)}, got {path}")
     if path.exists() and not path.is_file():
         raise HarnessError(f"{flag} is to be a file, and {path} is none")
-
-
-def read_values(config: Path | None, assignments: list[str] | None, flags: dict[str, Any]) -> Any:
-    """Config values by precedence: file, then --set, then flags of their own."""
-    from harness.config import RunConfig, load_config, parse_assignments
-    from harness.protocols.protocol import with_change
-
-    keys = RunConfig.__dataclass_fields__
-    given = {
-        key: value
-        for key, value in flags.items()
-        if key in keys and key != "loss" and value is not None
-    }
-    if given.get("per_gpu", "").isdecimal():
-        given["per_gpu"] = int(given["per_gpu"])
-    values = load_config(config) if config is not None else {}
-    assigned = parse_assignments(assignments or [])
-    if "params" in assigned:
-        assigned["params"] = {**(values.get("params") or {}), **assigned["params"]}
-    merged = {**values, **assigned, **given}
-    for name in ("trunk_lr", "crops"):  # flags for fields of the protocol
-        if flags.get(name) is not None:
-            protocol = merged.get("protocol", RunConfig().protocol)
-            merged["protocol"] = with_change(protocol, name, flags[name])
-    RunConfig().updated(merged)  # refuses unknown keys and wrong types
-    return merged
-
-
-def read_configs(values: dict[str, Any], losses: list[str]) -> list[RunConfig]:
-    from harness.config import RunConfig
-
-    config = RunConfig().updated(values)
-    return [config.updated({"loss": loss}) for loss in losses] or [config]
-
-
-def read_search_configs(
-    config: Path | None, assignments: list[str] | None, flags: dict[str, Any], losses: list[str]
-) -> list[RunConfig]:
-    """One config for each loss to search; pruning is in the name of the protocol."""
-    from harness.protocols.protocol import with_change
-
-    configs = read_configs(read_values(config, assignments, flags), losses)
-    if flags["prune"]:
-        configs = [
-            one.updated({"protocol": with_change(one.protocol, "prune", True)}) for one in configs
-        ]
-    return configs
 
 
 def next_command(*words: str, values: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -8,41 +8,47 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Protocol, ResultsDir, Trunk, check_output, rows_named
+from harness.cli.options import Given, check_output, rows_named, takes_config
 from harness.errors import HarnessError, unknown
 
 MOONS = "moons"
 
 
+@takes_config("plot")
 def plot(
+    given: Given,
     figure: Annotated[
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="scores, differences, search, contour, training, selection, classes, cost, "
-            "or moons.",
+            help="Figure to draw: scores, differences, search, contour, training, selection, "
+            "classes, cost or moons.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="FILE.svg, .pdf or .png.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File to write: FILE.svg, .pdf or .png.")
+    ],
     method: Annotated[
-        list[str] | None, typer.Option(help="A row of the table; repeat it. Default: all.")
+        list[str] | None,
+        typer.Option(help="Row of the table. Repeat it for several. Default: all."),
     ] = None,
-    dataset: Annotated[str, typer.Option(help="Whose table.")] = "glyphs",
-    protocol: Protocol = None,
-    trunk: Trunk = None,
-    metric: Annotated[str, typer.Option(help="Of scores: map_at_r, p_at_1, ...")] = "map_at_r",
-    embedding: Annotated[str, typer.Option(help="concatenated or separated.")] = "concatenated",
-    columns: Annotated[int, typer.Option(help="Width: 1 or 2 columns of a paper.")] = 1,
-    serif: Annotated[bool, typer.Option("--serif", help="Letters with serifs.")] = False,
-    results_dir: ResultsDir = None,
+    metric: Annotated[str, typer.Option(help="Metric, such as map_at_r or p_at_1.")] = "map_at_r",
+    embedding: Annotated[
+        str, typer.Option(help="Embeddings to score: concatenated or separated.")
+    ] = "concatenated",
+    columns: Annotated[
+        int, typer.Option(help="Width of the figure in columns of a paper: 1 or 2.")
+    ] = 1,
+    serif: Annotated[bool, typer.Option("--serif", help="Use a font with serifs.")] = False,
 ) -> None:
-    """Draw one figure of one table, in vectors, readable in grey; moons is of no table.
+    """Draw a figure of one table as vector graphics, readable in greyscale.
+
+    The figure moons illustrates temperatures and needs no table.
 
     $ harness plot scores --dataset glyphs --output scores.pdf
 
     $ harness plot classes --method ccp-c2 --method proxyanchor --output classes.svg --serif
     """
-    from harness.judgement.compare import find_table
     from harness.metrics.names import EMBEDDINGS
     from harness.report.figures import FIGURES, FORMATS, Choice, draw, save
     from harness.report.table import read_table
@@ -59,10 +65,9 @@ def plot(
         return
     if embedding not in EMBEDDINGS:
         raise unknown("embedding", embedding, EMBEDDINGS)
-    folder = find_table(Path(results_dir or "results"), protocol or "mlrc", dataset, trunk)
-    table = read_table(folder)
+    table = read_table(given.table)
     if table is None:
-        raise HarnessError(f"no record in {folder} can be used")
+        raise HarnessError(f"no record in {given.table} can be used")
     methods = rows_named(method, table.methods)
     save(draw(figure, Choice(table, methods, embedding, metric), columns, serif), output)
     say(f"{output}: {figure} of {table.name}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say
+from harness.cli.options import Given, check_output, rows_named, takes_config
 from harness.errors import HarnessError
 from harness.plain_text import counted
 
@@ -18,63 +18,66 @@ if TYPE_CHECKING:
     from harness.report.page import Report
 
 
+@takes_config("report")
 def report(
+    given: Given,
     tables: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TABLE", help="Part of its name, as cub or mlrc/glyphs. Default: all."
+            metavar="TABLE",
+            help="Part of a table's name, such as cub or mlrc/glyphs. Default: all.",
         ),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path(
         "report.html"
     ),
     pictures: Annotated[
-        bool, typer.Option("--pictures", help="Images of the data set: opens the test classes.")
+        bool, typer.Option("--pictures", help="Include images, which opens the test classes.")
     ] = False,
     method: Annotated[
-        list[str] | None, typer.Option(help="In the pictures; repeat it. Default: the best four.")
+        list[str] | None,
+        typer.Option(
+            help="Method to show images for. Repeat it for several. Default: the best four."
+        ),
     ] = None,
     query: Annotated[
-        list[str] | None, typer.Option(help="Part of the name of an image to search with.")
+        list[str] | None,
+        typer.Option(help="Part of the file name of a query image. Repeat it for several."),
     ] = None,
-    queries: Annotated[int, typer.Option(help="Random, best and worst ones, so many each.")] = 4,
-    neighbours: Annotated[int, typer.Option(help="Of each query.")] = 8,
-    pixels: Annotated[int, typer.Option(help="Longer side of a thumbnail.")] = 64,
-    points: Annotated[int, typer.Option(help="Of a map.")] = 600,
-    runs_dir: options.RunsDir = None,
-    results_dir: options.ResultsDir = None,
-    data_root: options.DataRoot = None,
-    cache_dir: options.CacheDir = None,
-    device: options.Device = None,
+    queries: Annotated[
+        int, typer.Option(help="Number of random, of best and of worst queries to show.")
+    ] = 4,
+    neighbours: Annotated[int, typer.Option(help="Number of neighbours per query.")] = 8,
+    pixels: Annotated[int, typer.Option(help="Longer side of a thumbnail in pixels.")] = 64,
+    points: Annotated[int, typer.Option(help="Number of points in a map.")] = 600,
 ) -> None:
     """Write one self-contained HTML page about every table in --results-dir.
 
-    It is made from the records alone. With --pictures the test classes are opened once for each
-    method shown, which the ledger counts; it needs the models that eval left in --runs-dir.
+    The page is made from the records. With --pictures the test classes are opened once per
+    method, which is noted in the ledger; this needs the models that eval left in --runs-dir.
 
     $ harness report
 
     $ harness report glyphs --pictures --output glyphs.html
     """
     started = time.perf_counter()
-    options.check_output(output, ".html")
-    values = options.read_values(None, None, locals())
+    check_output(output, ".html")
     from harness.report.page import read_report, render
     from harness.system.files import write_text
 
-    made = read_report(Path(results_dir or "results"), tables or [])
+    made = read_report(given.results, tables or [])
     if pictures:
         from harness.report.galleries import PictureSettings
 
         settings = PictureSettings(
-            methods=options.rows_named(method, {row for t in made.tables for row in t.methods}),
+            methods=rows_named(method, {row for t in made.tables for row in t.methods}),
             count=queries,
             neighbours=neighbours,
             queries=tuple(query or ()),
             pixels=pixels,
             points=points,
         )
-        _add_pictures(made, values, settings)
+        _add_pictures(made, given.values, settings)
     page = render(made)
     try:
         write_text(output, page)

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.cli import options
 from harness.cli.display import say
-from harness.cli.options import read_values
-from harness.cli.show import Studies, asked_for
+from harness.cli.options import Given, takes_config
+from harness.cli.show import asked_for
 
 
-def retry(
-    studies: Studies = None,
-    loss: options.Loss = None,
-    dataset: options.Dataset = None,
-    protocol: options.Protocol = None,
-    trunk: options.Trunk = None,
-    storage: options.Storage = None,
-    runs_dir: options.RunsDir = None,
-) -> None:
-    """Return failed trials to the search, which runs them again with the same parameters.
+@takes_config("retry")
+def retry(given: Given) -> None:
+    """Queue failed trials again, with the same hyper-parameters.
 
-    For when what they failed of has been mended: a disk, a driver, an image. Finished folds are
-    kept. (A loss file that was edited is another loss, with a search of its own.)
+    Use it after you have fixed the cause: a disk, a driver, an image. Finished folds are kept. An
+    edited loss file counts as a different loss and has a separate search.
 
     $ harness retry proxyanchor --dataset glyphs
     """
-    values = read_values(None, None, locals())
     from harness.searching.study import retry_failed
 
-    found = asked_for(studies, loss, values)
+    found = asked_for(given)
     for one in found:
         opened = one.storage()
         with one.study(opened) as study:

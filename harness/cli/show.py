@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
-
-from harness.cli import options
 from harness.cli.display import say, short, spell, spell_seconds
 from harness.cli.leaderboard import print_selection
-from harness.cli.options import read_values
+from harness.cli.options import Given, takes_config
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -21,33 +17,20 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 
-Studies = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[STUDY]...", help="Losses, or folders of searches. [default: all]"),
-]
 
+@takes_config("show")
+def show(given: Given) -> None:
+    """Show the best hyper-parameters, their importance and the progress of searches.
 
-def show(
-    studies: Studies = None,
-    loss: options.Loss = None,
-    dataset: options.Dataset = None,
-    protocol: options.Protocol = None,
-    trunk: options.Trunk = None,
-    storage: options.Storage = None,
-    runs_dir: options.RunsDir = None,
-    results_dir: options.ResultsDir = None,
-) -> None:
-    """Best parameters, what matters, how the search went; also while it runs.
-
-    Where methods have been tested, also how well validation foretold the test.
+    Works while a search runs. If methods have been evaluated, also shows how well validation
+    scores predict test scores.
 
     $ harness show proxyanchor --dataset glyphs
     """
-    values = read_values(None, None, locals())
     from harness.searching.summary import summarize
 
     problems: list[str] = []
-    found = asked_for(studies, loss, values, problems)
+    found = asked_for(given, problems)
     for one in found:
         try:  # the others may have more to show
             with one.study() as study:
@@ -59,7 +42,7 @@ def show(
         except HarnessError as error:
             problems.append(f"{one.folder}: {error}")
     for table in sorted({one.table for one in found}):
-        _print_selection(Path(results_dir or "results") / table)
+        _print_selection(given.results / table)
     if problems:
         raise HarnessError("\n  ".join(["not everything could be shown:", *problems]))
 
@@ -77,23 +60,17 @@ def _print_selection(table: Path) -> None:
         print_selection(frame)
 
 
-def asked_for(
-    studies: list[str] | None,
-    loss: list[str] | None,
-    values: Mapping[str, Any],
-    problems: list[str] | None = None,
-) -> list[FoundSearch]:
-    """The searches that a command names, all if it names none; that there are none is an error.
+def asked_for(given: Given, problems: list[str] | None = None) -> list[FoundSearch]:
+    """The searches that a command names, or all of them; an error if there are none.
 
     Args:
-        problems: gets what is wrong with a search, which is then left out.
+        problems: receives the problems of searches that cannot be read, which are left out.
     """
     from harness.searching.found import find_searches
 
-    wanted = [*(loss or []), *(studies or [])]
-    found = list(find_searches(wanted, values, problems))
+    found = list(find_searches(given.losses, given.values, problems))
     if not found and not problems:
-        names = " ".join(wanted) or "NAME"
+        names = " ".join(given.losses) or "NAME"
         raise HarnessError(
             f"no such search here; start it with harness search --loss {names}, or give --runs-dir"
         )

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say
 from harness.cli.eval import Metrics
-from harness.cli.options import progress, read_values, split_metrics
+from harness.cli.options import Given, Verbose, progress, split_metrics, takes_config
 from harness.cli.printed_table import print_table
 from harness.errors import HarnessError
 
@@ -20,69 +19,59 @@ Over = Annotated[
     typer.Option(
         "--over",
         metavar="KEY=VALUES",
-        help="What varies: params.NAME, protocol.FIELD or a config key; 1,4,8 or 1..12.",
+        help="Setting to vary: params.NAME, protocol.FIELD or a config key. "
+        "Values: 1,4,8 or 1..12.",
     ),
 ]
 
 
+@takes_config("sweep")
 def sweep(
-    loss: options.Loss = None,
-    more: options.MoreLosses = None,
+    given: Given,
     over: Over = None,
     variant: Annotated[
         list[str] | None,
         typer.Option(
             "--variant",
             metavar="NAME:KEY=VALUE;...",
-            help="Settings that change together; each with all values of --over: an ablation.",
+            help="Settings to change together, for an ablation. Each variant gets all values "
+            "of --over.",
         ),
     ] = None,
     figure: Annotated[
-        str, typer.Option(help="Of a paper, instead of all these: `harness list figures`.")
+        str, typer.Option(help="Figure of a paper to reproduce: see `harness list figures`.")
     ] = "",
     quick: Annotated[
-        bool, typer.Option("--quick", help="A figure on glyphs, with few steps and values.")
+        bool, typer.Option("--quick", help="Run the figure on glyphs with few steps and values.")
     ] = False,
     zip_: Annotated[
-        bool, typer.Option("--zip", help="First values together, then second ones: no grid.")
+        bool, typer.Option("--zip", help="Pair the values of all axes instead of making a grid.")
     ] = False,
     test: Annotated[
-        bool, typer.Option("--test", help="Open the test classes at every point; in the ledger.")
+        bool,
+        typer.Option("--test", help="Also score the test classes; noted in the ledger."),
     ] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Of each point; from 2 on, intervals. Default: 1, or a figure's."),
+        typer.Option(
+            min=1,
+            help="Number of seeds per point. Two or more give confidence intervals. "
+            "Default: 1, or the number in the figure.",
+        ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the folder in results/sweeps.")] = "",
-    max_points: Annotated[int, typer.Option(min=1, help="A larger grid is refused.")] = 200,
+    name: Annotated[
+        str, typer.Option(help="Name of the folder in results/sweeps. Default: by its settings.")
+    ] = "",
+    max_points: Annotated[
+        int, typer.Option(min=1, help="Maximum number of points. A larger grid is refused.")
+    ] = 200,
     metrics: Metrics = None,
-    dataset: options.Dataset = None,
-    protocol: options.Protocol = None,
-    split: options.Split = None,
-    trunk: options.Trunk = None,
-    weights: options.Weights = None,
-    trunk_lr: options.TrunkLr = None,
-    preset: options.Preset = None,
-    seed: options.Seed = None,
-    workers: options.Workers = None,
-    per_gpu: options.PerGpu = None,
-    device: options.Device = None,
-    micro_batch: options.MicroBatch = None,
-    checkpoint_gradients: options.CheckpointGradients = None,
-    data_root: options.DataRoot = None,
-    allow_missing: options.AllowMissing = None,
-    cache: options.Cache = None,
-    cache_dir: options.CacheDir = None,
-    runs_dir: options.RunsDir = None,
-    results_dir: options.ResultsDir = None,
-    config: options.ConfigFile = None,
-    set_: options.Set = None,
-    verbose: options.Verbose = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Train a grid of settings and put every point into one table; repeat the command to go on.
+    """Train a grid of settings and write one table of all points. Repeat it to continue.
 
-    Judges by the validation classes, unless --test opens the others. Exit code 2 if a point
-    failed; the table then holds the rest.
+    Scores the validation classes and, with --test, the test classes. Exit code 2 if a point
+    failed; the table then contains the rest.
 
     $ harness sweep --loss proxygml --over params.proxies_per_class=1,4,8 --over params.ratio=0.1,1
 
@@ -90,7 +79,6 @@ def sweep(
 
     $ harness sweep --figure ccp-batch-size --quick
     """
-    values = read_values(config, set_, locals())
     from harness.metrics.names import parse_metrics
     from harness.records.layout import SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
     from harness.sweeping.axes import parse_axis, parse_variant
@@ -98,8 +86,8 @@ def sweep(
     from harness.sweeping.run import sweep as run_sweep
     from harness.tables.sweeps import heading, notes_on, shown
 
-    wanted, losses = split_metrics(metrics, [*(loss or []), *(more or [])])
-    given: dict[str, Any] = {
+    wanted, losses = split_metrics(metrics, given.losses)
+    own: dict[str, Any] = {
         "losses": losses,
         "axes": [parse_axis(text) for text in over or []],
         "variants": dict(parse_variant(text) for text in variant or []),
@@ -110,14 +98,14 @@ def sweep(
     if figure:
         from harness.sweeping.paper_sweeps import find_figure, sweep_of
 
-        axes = given.pop("axes")
-        asked = sweep_of(find_figure(figure), values, axes, quick, test, seeds)
-        # What is given stands in the place of the figure's own.
-        asked = replace(asked, **{key: value for key, value in given.items() if value})
+        axes = own.pop("axes")
+        asked = sweep_of(find_figure(figure), given.values, axes, quick, test, seeds)
+        # Flags replace the settings of the figure.
+        asked = replace(asked, **{key: value for key, value in own.items() if value})
     elif quick:
         raise HarnessError("--quick is for a figure of a paper: --figure NAME")
     else:
-        asked = Sweep(values=values, test=test, seeds=seeds or 1, **given)
+        asked = Sweep(values=given.values, test=test, seeds=seeds or 1, **own)
     with progress(verbose) as listener:
         table = run_sweep(replace(asked, max_points=max_points), listener)
     print_table(shown(table), heading(table))

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import ResultsDir
+from harness.cli.options import Given, takes_config
 from harness.cli.printed_table import print_table
 from harness.errors import HarnessError
 
 
+@takes_config("tables")
 def tables(
-    paper: Annotated[str, typer.Argument(help="mlrc, ccp, drml, hpl, proxygml or proxynca++.")],
-    dataset: Annotated[str | None, typer.Option(help="Only this one. Default: all.")] = None,
-    results_dir: ResultsDir = None,
+    given: Given,
+    paper: Annotated[
+        str, typer.Argument(help="Paper: mlrc, ccp, drml, hpl, proxygml or proxynca++.")
+    ],
+    dataset: Annotated[str | None, typer.Option(help="Name of the data set. Default: all.")] = None,
 ) -> None:
-    """Print the numbers of a paper that results/published holds, table by table.
+    """Print the numbers that a paper reports, table by table.
 
     $ harness tables ccp --dataset cars
     """
     from harness.records.published import PAPERS, find_folder, tables_of
 
-    found = tables_of(find_folder(Path(results_dir or "results")), paper, dataset)
+    found = tables_of(find_folder(given.results), paper, dataset)
     if not found:
         raise HarnessError(
             f"no numbers of {paper} on '{dataset}'; without --dataset: all there are"

@@ -6,53 +6,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options
 from harness.cli.display import say, spell, spell_adjusted
-from harness.cli.options import progress, read_configs, read_values
+from harness.cli.options import Given, progress, takes_config
 
 if TYPE_CHECKING:
     from harness.config import RunConfig
 
 
+@takes_config("train")
 def train(
-    loss: options.Loss = None,
-    more: options.MoreLosses = None,
-    dataset: options.Dataset = None,
-    protocol: options.Protocol = None,
-    split: options.Split = None,
-    trunk: options.Trunk = None,
-    weights: options.Weights = None,
-    trunk_lr: options.TrunkLr = None,
-    preset: options.Preset = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    crops: options.Crops = None,
-    micro_batch: options.MicroBatch = None,
-    checkpoint_gradients: options.CheckpointGradients = None,
-    data_root: options.DataRoot = None,
-    allow_missing: options.AllowMissing = None,
-    cache: options.Cache = None,
-    cache_dir: options.CacheDir = None,
-    runs_dir: options.RunsDir = None,
-    config: options.ConfigFile = None,
-    set_: options.Set = None,
+    given: Given,
     folds: Annotated[
-        int | None, typer.Option(min=1, help="Only so many of the folds. Default: all.")
+        int | None, typer.Option(min=1, help="Number of folds to train. Default: all.")
     ] = None,
     naive: Annotated[
-        bool, typer.Option("--naive", help="Beside it, PCA of the trunk before training.")
+        bool, typer.Option("--naive", help="Also score PCA of the trunk's untrained features.")
     ] = False,
     geometry: Annotated[
-        bool, typer.Option("--geometry", help="Covering radius and distance of the classes.")
+        bool,
+        typer.Option("--geometry", help="Also measure covering radius and distance of classes."),
     ] = False,
 ) -> None:
-    """Train one configuration on the four folds, without a search and without the test classes.
+    """Train one configuration on the folds, without a search and without the test classes.
 
     $ harness train --loss proxyanchor --set params.margin=0.2
     """
-    values = read_values(config, set_, locals())
-    for one in read_configs(values, [*(loss or []), *(more or [])]):
-        _train_one(one, folds, naive, geometry)
+    for config in given.configs:
+        _train_one(config, folds, naive, geometry)
 
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:

@@ -9,32 +9,38 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import ResultsDir, full_name
+from harness.cli.options import Given, full_name, takes_config
 
 SHOWN = 5  # problems of records; the rest is counted
 
 
+@takes_config("verdict")
 def verdict(
+    given: Given,
     method: Annotated[
         str | None,
-        typer.Argument(help="One row, or your own loss. Default: the claims of the papers."),
+        typer.Argument(help="Row of a table, or your loss. Default: the claims of the papers."),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Only this one. Default: all.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="Only this one. Default: all.")] = None,
-    trunk: Annotated[str | None, typer.Option(help="Only this one. Default: all.")] = None,
-    results_dir: ResultsDir = None,
+    dataset: Annotated[str | None, typer.Option(help="Name of the data set. Default: all.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Name of the protocol. Default: all.")
+    ] = None,
+    trunk: Annotated[str | None, typer.Option(help="Name of the trunk. Default: all.")] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="Results to add, or none. Default: those that came with the package."),
+        typer.Option(
+            help="Folder of further results to compare with, or none. "
+            "Default: the results that come with the package."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write it into this file, instead of printing it.")
+        Path | None, typer.Option(help="Write the verdict to this file instead of printing it.")
     ] = None,
 ) -> None:
-    """Say in plain words what the tables show, with its tests and with reasons to doubt it.
+    """Explain in words what the tables show, with statistical tests and caveats.
 
-    Made from records alone. For your own loss: where it stands among those that were searched
-    for you, without running any of them again.
+    Uses records only. For your own loss, shows its rank among the losses that come with results,
+    without running any of them again.
 
     $ harness verdict
 
@@ -50,8 +56,7 @@ def verdict(
         return fits(table, protocol, dataset, trunk)
 
     problems: list[str] = []
-    results = Path(results_dir or "results")
-    text = write_verdict(method, results, against, wanted, problems, full_name)
+    text = write_verdict(method, given.results, against, wanted, problems, full_name)
     if output is None:
         say(text, end="")
     else:

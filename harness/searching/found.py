@@ -10,15 +10,15 @@ from typing import Any
 
 import optuna
 
-from harness.config import RunConfig, load_config
+from harness.config import RunConfig, keys, load_config
 from harness.errors import HarnessError
 from harness.loss_file import absolute, is_file
 from harness.records.layout import CONFIG, JOURNAL, SOURCE, find_configs, fits
 from harness.searching.shared import Storage
 from harness.searching.storage import open_storage
 
-# Config keys that pick among the searches; all others say how to run.
-FILTERS = ("loss", "dataset", "protocol", "trunk", "space")
+# Config keys that choose among the searches; all others say how to run.
+FILTERS = [name for name, about in keys().items() if about.picks_searches]
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
-from harness.config import RunConfig
+from harness.config import RunConfig, keys
 from harness.errors import HarnessError, refusing, unknown
 from harness.plain_yaml import read_yaml
 from harness.protocols.protocol import with_change
@@ -20,15 +20,7 @@ Values = Mapping[str, Any]
 LOSS, VARIANT = "loss", "variant"
 PARAMS, PROTOCOL = "params.", "protocol."
 
-# Config keys that say how to run, or are varied otherwise; all others may be an axis.
-NOT_AXES = (
-    *("loss", "params", "space", "trials", "trials_per_dimension", "until_flat", "max_trials"),
-    *("select", "reproductions", "sampler", "workers", "per_gpu", "loader_workers", "device"),
-    *("micro_batch", "checkpoint_gradients"),
-    *("allow_missing", "cache", "data_root", "storage", "heartbeat"),
-    *("runs_dir", "results_dir", "cache_dir"),
-)
-CONFIG_AXES = [field.name for field in fields(RunConfig) if field.name not in NOT_AXES]
+CONFIG_AXES = [name for name, about in keys().items() if about.is_axis]
 
 MOST_IN_RANGE = 30_000
 

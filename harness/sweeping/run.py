@@ -24,6 +24,7 @@ from harness.records.layout import PLAN, record_lock, sweep_folder, validation_p
 from harness.records.provenance import provenance
 from harness.records.records import ValidationRecord
 from harness.sweeping.axes import (
+    CONFIG_AXES,
     LOSS,
     PARAMS,
     PROTOCOL,
@@ -56,7 +57,7 @@ from harness.training.unit import Unit
 MAX_POINTS = 200
 
 # Of a config, what all points of a sweep share unless it is an axis.
-SHARED = ("dataset", "protocol", "split", "trunk", "weights", "preset", "params", "seed")
+SHARED = (*CONFIG_AXES, "params")
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.+=-]*")
 

@@ -13,7 +13,7 @@ from documents import ROOT, commands_in, flags_in
 
 from harness import registry
 from harness.cli import app
-from harness.cli.options import read_configs, read_values
+from harness.cli.options import Given, read_values
 from harness.config import RunConfig
 from harness.evaluation.fixed import fixed_config, is_fixed
 from harness.evaluation.geometry import PARTS
@@ -99,7 +99,7 @@ def experiments(line: str) -> list[Experiment]:
     elif name == "eval" and is_fixed(values):
         configs = [fixed_config(loss, values) for loss in losses]
     else:
-        configs = read_configs(values, losses)
+        configs = Given(losses, values).configs
     made = [build_experiment(config) for config in configs]
     if name in ("search", "train", "cost", "geometry"):
         for one in made:
