@@ -483,6 +483,7 @@ def _method(pair_loss: str, aliases: tuple[str, ...] = ()) -> Method:
         normalizer="ball",
         aliases=aliases,
         base=Base(base.alone, corner={"batch_share": 1.0, "reference_weight": 1e-5}),
+        compared_with=(f"{pair_loss}-xbm",) if pair_loss in ("c1", "c2") else (),
         spaces={"paper": NamedSpace(paper_space, as_published)},
     )
 

@@ -460,6 +460,7 @@ def _method(name: str, base: str, aliases: tuple[str, ...] = ()) -> Method:
         loss_weight_decay=alone.loss_weight_decay,
         aliases=aliases,
         base=Base(alone.name, replaces_head=True),
+        compared_with=(name.replace("drml", "relation"),),  # DRML's head without its loss
     )
 
 

@@ -172,6 +172,8 @@ class Method:
         loss_weight_decay: for the loss's own parameters; None takes the protocol's.
         sampler: how the space is searched unless the user says otherwise.
         base: what the method wraps, if it does.
+        compared_with: other methods that it claims to beat: those that its paper compares it with,
+            and controls. With the base they are the planned comparisons of a table.
         spaces: other spaces by name; `paper` is what its paper searched, where that is another.
     """
 
@@ -191,6 +193,7 @@ class Method:
     sampler: str = "gp"
     aliases: tuple[str, ...] = ()
     base: Base | None = None
+    compared_with: tuple[str, ...] = ()
     spaces: Mapping[str, NamedSpace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -223,6 +226,7 @@ class Method:
             presets=other.presets,
             aliases=(),
             base=None,  # what that searches is not all searched here
+            compared_with=(),
             spaces={},
         )
 

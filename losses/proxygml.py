@@ -359,5 +359,6 @@ METHODS = (
         space=space,
         presets={"mlrc": MLRC, "paper": PUBLISHED, "official": PUBLISHED, "ours": OURS},
         samples_per_class=1,
+        compared_with=("softtriple", "proxynca"),
     ),
 )

@@ -150,5 +150,6 @@ METHODS = (
             "official": _published_by_dataset(clip_value=10.0),
         },
         samples_per_class=1,
+        compared_with=("proxynca",),
     ),
 )

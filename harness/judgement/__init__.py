@@ -1,1 +1,1 @@
-"""Statistics: which differences between methods are real."""
+"""Turns test records into judgements: typed data that every view takes its answers from."""

@@ -94,6 +94,7 @@ class SearchFacts(TypedDict, total=False):
         space: which of the method's spaces; empty for its own.
         base: the method that the searched one adds something to; empty without any.
         corner: values of its own parameters at which it trains almost as its base does.
+        compared_with: other methods that its paper compares it with.
         select: how a trial was selected: by its mean over folds, or by "mean-se".
         trial_params: parameter -> its value in every trial, by index, to 5 digits.
         trial_seconds: of training and validation in every trial; None if it failed.
@@ -115,6 +116,7 @@ class SearchFacts(TypedDict, total=False):
     space: str
     base: str
     corner: dict[str, Plain]
+    compared_with: list[str]
     select: str
     asked: Asked
     trial_params: dict[str, list[Plain]]

@@ -41,15 +41,19 @@ def read_rows(table: Path, problems: list[str], more: Path | None = None) -> lis
 
 
 def read_searches(table: Path, problems: list[str], more: Path | None = None) -> list[Searches]:
-    """The rows of each method: one per seed, at the parameters that did best in validation.
+    """The rows of each method in a table, as `group_searches` has them. Args as in `read_rows`."""
+    return group_searches(read_tests(table, problems, more))
 
-    Shown is the one whose seed most methods have: others would share no run with it, and whoever
-    searches twice must not have the better of two searches. Args as in `read_rows`.
+
+def group_searches(tests: Iterable[TestRecord]) -> list[Searches]:
+    """The searches of each method: one per seed, at the parameters that did best in validation.
+
+    The search whose seed most methods have comes first: it shares its runs with theirs.
     """
     found: dict[str, dict[int, dict[str, Row]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
-    for record in read_tests(table, problems, more):
+    for record in tests:
         params = json.dumps(record.params, sort_keys=True)
         found[label_of([record])][record.identity["seed"]][params].append(record)
     having = Counter(seed for by_seed in found.values() for seed in by_seed)

@@ -289,9 +289,13 @@ class Study:
 
 
 def base_facts(method: Method) -> SearchFacts:
-    """What a method adds something to, and where it is almost that."""
+    """What a method adds something to, where it is almost that, and what else it claims to beat."""
     base = method.base
-    return {"base": base.name if base else "", "corner": dict(base.corner) if base else {}}
+    return {
+        "base": base.name if base else "",
+        "corner": dict(base.corner) if base else {},
+        "compared_with": list(method.compared_with),
+    }
 
 
 def sampler_of(experiment: Experiment) -> str:
