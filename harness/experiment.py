@@ -22,6 +22,8 @@ from harness.errors import HarnessError, refusing, unknown
 from harness.losses.method import Method, Preset, Space, cast_to
 from harness.metrics.names import check_metrics, check_selection_metric
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol
+from harness.protocols.selection import SCHEMES
+from harness.protocols.selection.partition import Partition
 from harness.protocols.splits import GIVEN, ClassSplit, applicable_folds, split_classes
 from harness.records.layout import dataset_label, table_path
 from harness.records.records import Identity
@@ -88,6 +90,24 @@ class Benchmark:
     @property
     def reproductions(self) -> int:
         return self.config.reproductions or self.protocol.reproductions
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The models of a trial, and those of its finalists' other partitions.
+
+        A search with seed 0 begins with the classes in the data set's order; all other orders are
+        drawn from the seed.
+        """
+        scheme, seed = SCHEMES[self.protocol.selection], self.config.seed
+        others = self.protocol.rotations if self.protocol.finalists else 0
+
+        def order(number: int) -> list[int]:
+            classes = list(self.split.trainval)
+            if seed == number == 0:
+                return classes
+            return sorted(classes, key=lambda label: derive_seed(seed, "partition", number, label))
+
+        return tuple(scheme.cut(self.split, order(number)) for number in range(1 + others))
 
     def classes_of(self, part: str) -> tuple[int, ...]:
         return {"trainval": self.split.trainval, "test": self.split.test}[part]
@@ -174,7 +194,8 @@ class Experiment(Benchmark):
     @cached_property
     def space(self) -> Space:
         """What is searched: the method's and the protocol's, without what the user fixed."""
-        num_train = min(len(fold.train) for fold in self.split.folds)
+        models = [*self.split.folds, *self.partitions[0].folds]
+        num_train = min(len(fold.train) for fold in models)
         full = {**self.method.space(self.dataset, num_train), **self.protocol.space()}
         full |= self.preset.space
         return {name: dist for name, dist in full.items() if name not in self.config.params}
@@ -303,9 +324,20 @@ def build_experiment(config: RunConfig, begun_as: str = "") -> Experiment:
         preset = method.preset(config.preset, dataset.name)
     at_home = config.protocol.partition(SEPARATOR)[0] in preset.under
     benchmark = build_benchmark(config, {} if at_home else preset.protocol)
+    _check_select(benchmark)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
     params = _typed_params(method, benchmark)
     return Experiment(**{**parts, "config": replace(config, params=params)}, method=method)
+
+
+def _check_select(benchmark: Benchmark) -> None:
+    """Refuse to choose a trial by its folds where it is not scored by them."""
+    select, protocol = benchmark.config.select, benchmark.protocol
+    if select != "mean" and SCHEMES[protocol.selection].own_partition:
+        raise HarnessError(
+            f"--select {select} compares trials fold by fold, but protocol {protocol.name} scores "
+            f"them with selection={protocol.selection}; leave out --select"
+        )
 
 
 def check_tested(experiment: Experiment) -> None:
@@ -333,6 +365,9 @@ def check_validated(experiment: Experiment) -> None:
         indices = experiment.listed("trainval")
         for number, fold in enumerate(experiment.split.folds):
             _check_pairs(experiment, indices, fold.val, f"validation classes of fold {number}")
+        for partition in experiment.partitions:
+            for number, group in enumerate(partition.scored):
+                _check_pairs(experiment, indices, group.classes, f"classes of quarter {number}")
         return
     reason = (
         "it selects what it reports on the test classes, which nobody may tune on"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.protocols.mlrc import GLYPHS, MLRC
+from harness.protocols.mlrc import GLYPHS, MLRC, selected_by_pairs
 
 # How images are seen there; training is the same for all data sets.
 IMAGES = ("trunk", "resize", "crop")
@@ -28,4 +28,6 @@ FROZEN = replace(
     datasets={"glyphs": {field: GLYPHS[field] for field in IMAGES}},
 )
 
-PROTOCOLS = (FROZEN,)
+FROZEN_PAIRS = selected_by_pairs(FROZEN)
+
+PROTOCOLS = (FROZEN, FROZEN_PAIRS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.protocols.protocol import EvaluationProtocol
+from harness.protocols.selection import SCHEMES
 
 # One epoch of the reality check is 100 steps; it stops when the best validation lies more than
 # 9, 14 or 39 epochs back, which is 5, 3 or 2 validations.
@@ -43,6 +44,20 @@ MLRC = EvaluationProtocol(
     },
 )
 
+
+def selected_by_pairs(protocol: EvaluationProtocol) -> EvaluationProtocol:
+    """The same protocol with trials scored by pairs of models, and five finalists."""
+    return replace(
+        protocol,
+        name=f"{protocol.name}-pairs",
+        summary=f"{protocol.name}, with trials scored by concatenated pairs of models",
+        selection="pairs",
+        finalists=SCHEMES["pairs"].finalists,
+    )
+
+
+MLRC_PAIRS = selected_by_pairs(MLRC)
+
 MLRC_CCP = replace(
     MLRC,
     name="mlrc-ccp",
@@ -63,4 +78,4 @@ MLRC_HPL = replace(
     MLRC, name="mlrc-hpl", summary="as the HPL paper runs it: batches of 128", batch_size=128
 )
 
-PROTOCOLS = (MLRC, MLRC_CCP, MLRC_HPL)
+PROTOCOLS = (MLRC, MLRC_PAIRS, MLRC_CCP, MLRC_HPL)

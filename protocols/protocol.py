@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 from optuna.distributions import BaseDistribution, FloatDistribution
 
+from harness.protocols.selection import SCHEMES
 from harness.protocols.splits import FOLD_SCHEMES, FOUR_FOLDS, GIVEN
 
 # Not part of what a result measures: more trials or reproductions can always be added.
@@ -27,6 +28,7 @@ ADDED_LATER = (
     *("schedule", "lr_factor", "lr_every", "lr_epochs", "plateau_on", "plateau_patience"),
     *("plateau_threshold", "plateau_mode", "plateau_cooldown", "plateau_floor"),
     *("clip_each", "clip_loss", "test_metrics", "precision", "crops"),
+    *("selection", "finalists", "rotations"),
 )
 
 # Types of fields, with what a run can use.
@@ -79,6 +81,10 @@ class EvaluationProtocol:
             the "test" classes (as many papers report; such rows are never ranked), or "replay":
             those of a second model that trains on all trainval classes for as many epochs, and
             with the same drops of its rates, as the best in validation had.
+        selection: how a search scores its trials: a scheme of protocols.selection.
+        finalists: best trials of a search that are scored again on other partitions of the
+            classes, with other seeds; the best mean over all partitions wins.
+        rotations: number of these other partitions.
         replay_lag: epochs by which those drops come late in the second model.
         frozen: the trunk's pooled features are computed once, without augmentation; only head and
             loss train.
@@ -142,6 +148,9 @@ class EvaluationProtocol:
     split: Split = "half"
     folds: str = "mlrc"
     select: Selection = "best"
+    selection: str = "folds"
+    finalists: Whole = 0
+    rotations: Count = 2
     replay_lag: Whole = 0
     embedding_size: Count = 128
     frozen: bool = False
@@ -287,6 +296,8 @@ def _displaced(changes: Mapping[str, Any]) -> dict[str, Any]:
         gone |= {f.name: f.default for f in fields(EvaluationProtocol) if f.name in IN_STEPS}
     if changes.get("frozen"):
         gone |= OF_THE_TRUNK
+    if changes.get("selection") in SCHEMES:
+        gone["finalists"] = SCHEMES[changes["selection"]].finalists
     return gone
 
 
@@ -322,6 +333,7 @@ def check(protocol: EvaluationProtocol) -> None:
         )
     _check_length(protocol)
     _check_selection(protocol)
+    _check_scheme(protocol)
 
 
 def _check_length(protocol: EvaluationProtocol) -> None:
@@ -385,6 +397,40 @@ def _check_selection(protocol: EvaluationProtocol) -> None:
         raise ValueError(
             "select=replay needs epochs, and folds of one model (halves, thirds), "
             f"got epochs={_format(protocol.epochs)} and folds={folds}"
+        )
+
+
+def _check_scheme(protocol: EvaluationProtocol) -> None:
+    """Whether the selection scheme can score a trial under the other settings."""
+    name = protocol.selection
+    if name not in SCHEMES:
+        raise ValueError("selection", name, SCHEMES)
+    if not SCHEMES[name].own_partition:
+        if protocol.finalists:
+            raise ValueError(
+                f"finalists must be 0 with selection={name}, which has no other partition to "
+                f"score them on, got {protocol.finalists}"
+            )
+        return
+    if protocol.folds not in FOUR_FOLDS:
+        why = (
+            "a file gives the validation classes"
+            if protocol.folds == GIVEN
+            else "a trial has one model, and two are concatenated"
+        )
+        raise ValueError(
+            f"selection={name} needs folds of four models ({', '.join(FOUR_FOLDS)}), got "
+            f"folds={protocol.folds}: {why}"
+        )
+    if protocol.select != "best":
+        raise ValueError(
+            f"selection={name} scores the best checkpoint of each model, so select must be best, "
+            f"got {protocol.select}"
+        )
+    if protocol.prune:
+        raise ValueError(
+            f"selection={name} scores a trial after all of its models, so prune must be false; "
+            "leave out --prune"
         )
 
 

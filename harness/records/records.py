@@ -301,6 +301,30 @@ class FoldRecord(Fit, Record):
 
 
 @dataclass(frozen=True)
+class TrialRecord(Record):
+    """A trial whose models are scored together, on classes that they did not train on.
+
+    Attributes:
+        partition: number of the partition of the classes; a search begins with 0.
+        scores: those that the trial's score is the mean of.
+        folds: best validation score of each model.
+        seconds: of training and validation, over all models.
+    """
+
+    identity: Identity
+    params: dict[str, Setting]
+    partition: Count
+    scores: list[Share]
+    folds: list[float]
+    seconds: NotNegative
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        if not self.scores:
+            raise ValueError("a trial has no scores")
+
+
+@dataclass(frozen=True)
 class ValidationRecord(Record):
     """The models of one repetition, which saw no test class: a point of a sweep.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from filelock import Timeout
 from optuna.trial import TrialState
 
@@ -41,7 +42,8 @@ from harness.training.fold import run_fold
 from harness.training.loss_check import check_loss_file
 from harness.training.placement import feed, settle
 from harness.training.trainer import Progress, TrainingFailed
-from harness.training.trial import mean_score, run_trial, units_of
+from harness.training.trial import run_trial, trial_units
+from harness.training.trial_score import score_trial
 from harness.training.unit import Unit
 
 logger = logging.getLogger(__name__)
@@ -67,8 +69,10 @@ class Search:
     def method(self) -> str:
         return self.experiment.method.name
 
-    def units(self, params: Mapping[str, Any]) -> list[Unit]:
-        return units_of(self.experiment, self.trainval, params, of_search=True)
+    def units(self, params: Mapping[str, Any], partition: int = 0) -> list[Unit]:
+        return trial_units(
+            self.experiment, self.trainval, params, of_search=True, partition=partition
+        )
 
 
 def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
@@ -214,8 +218,11 @@ def _run(one: Search, claim: Claim, listener: Listener) -> MachineError | None:
             **facts,
         )
 
+    units = one.units(claim.params)
     try:
-        folds = run_trial(one.units(claim.params), validated, hopeless)
+        folds = run_trial(units, validated, hopeless)
+        pruned = len(folds) < len(units)
+        scores = () if pruned else score_trial(units, folds)
     except TrainingFailed as failure:
         study.finish(claim, TrialState.FAIL, reason=str(failure))
         listener(ended(reason=str(failure), trace=failure.trace))
@@ -229,11 +236,12 @@ def _run(one: Search, claim: Claim, listener: Listener) -> MachineError | None:
         if isinstance(trouble, DeviceLost):
             raise  # for a new process to go on
         return None if isinstance(trouble, OutOfMemory) else trouble
-    scores = tuple(fold.best_score for fold in folds)
-    pruned = len(folds) < len(one.experiment.split.folds)
-    score = expected_score(scores, study.fold_scores()) if pruned else mean_score(folds)
+    single = tuple(fold.best_score for fold in folds)
+    score = expected_score(single, study.fold_scores()) if pruned else float(np.mean(scores))
     state = TrialState.PRUNED if pruned else TrialState.COMPLETE
-    seconds = sum(fold.seconds for fold in folds)
-    study.finish(claim, state, score, folds=scores, seconds=seconds)
+    facts: dict[str, Any] = {"folds": single, "seconds": sum(fold.seconds for fold in folds)}
+    if units[0].cut.scored:
+        facts["scores"] = scores
+    study.finish(claim, state, score, **facts)
     listener(ended(score=score, folds=len(folds), pruned=pruned))
     return None

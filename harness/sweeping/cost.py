@@ -24,7 +24,7 @@ from harness.system.progress import Listener, ignore
 from harness.system.workers import run_workers
 from harness.tables.rendering import markdown_table, to_csv
 from harness.tables.training_cost import converged_step
-from harness.training.trial import train, units_of
+from harness.training.trial import train, trial_units
 
 # What papers print, and the column of ours that it stands beside, with what one of ours is.
 PRINTED = {
@@ -129,7 +129,7 @@ def _train(job: tuple[RunConfig, int], device: str, listener: Listener) -> None:
 
 def _records(experiment: Experiment, folds: int) -> list[FoldRecord]:
     trainval = open_part(experiment, "trainval")
-    units = units_of(experiment, trainval, experiment.published_params)[:folds]
+    units = trial_units(experiment, trainval, experiment.published_params)[:folds]
     found = [unit.find_record() for unit in units]
     return [record for record in found if record is not None]
 

@@ -51,7 +51,7 @@ from harness.tables.sweeps import Plan, Point, PublishedValue, SweepTable, read_
 from harness.training.fold import run_fold
 from harness.training.placement import feed, settle
 from harness.training.trainer import Progress, TrainingFailed
-from harness.training.trial import units_of
+from harness.training.trial import trial_units
 from harness.training.unit import Unit
 
 MAX_POINTS = 200
@@ -359,7 +359,7 @@ def _validate(
             )
         )
 
-    units = units_of(experiment, trainval, job.params, repetition)
+    units = trial_units(experiment, trainval, job.params, repetition)
     for unit in units:
         try:
             forgiving(partial(run_fold, unit, validated, wait=False))

@@ -21,6 +21,7 @@ from harness.plain_text import writable
 from harness.records.layout import (
     CHECKPOINT,
     CONFIG,
+    EMBEDDINGS,
     FAILURE,
     FOLD_RECORD,
     LAST_WEIGHTS,
@@ -37,6 +38,7 @@ from harness.system.files import is_disk_trouble, make_folder, set_aside, sweep,
 from harness.system.precision import own_defaults, training_precision
 from harness.system.repeating import repeating
 from harness.system.trouble import trouble_in
+from harness.training.kept_embeddings import awaits_score, read_embeddings, write_embeddings
 from harness.training.saved import load_weights, save
 from harness.training.trainer import DamagedCheckpoint, Progress, Trainer, TrainingFailed
 from harness.training.unit import Unit
@@ -117,17 +119,28 @@ def _find(unit: Unit, keep_weights: bool) -> FoldRecord | None:
     except RecordError as error:
         set_aside(unit.folder / FOLD_RECORD, error)
         return None
-    weights = unit.folder / WEIGHTS
-    if found is None or not keep_weights:
-        return found
-    try:
-        load_weights(weights, torch.device("cpu"))
-    except FileNotFoundError:
+    if found is None:
         return None
-    except ValueError as error:
-        set_aside(weights, error)
+    cpu = torch.device("cpu")
+    if keep_weights and not _is_whole(unit.folder / WEIGHTS, lambda path: load_weights(path, cpu)):
+        return None
+    if awaits_score(unit) and not _is_whole(
+        unit.folder / EMBEDDINGS, lambda path: read_embeddings(unit)
+    ):
         return None
     return found
+
+
+def _is_whole(path: Path, read: Callable[[Path], object]) -> bool:
+    """Whether a file can be read; a damaged one is set aside."""
+    try:
+        read(path)
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        set_aside(path, error)
+        return False
+    return True
 
 
 def _train(
@@ -167,6 +180,8 @@ def _train(
             set_aside(checkpoint, error)
             trainer = build_trainer(unit, device)
             fit = trainer.fit(checkpoint, seed, tell)
+        if awaits_score(unit):
+            write_embeddings(unit, trainer.model, device)
     if keep_weights:
         kept = {
             LAST_WEIGHTS: trainer.last_weights,

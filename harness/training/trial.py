@@ -26,11 +26,30 @@ def units_of(
     trainval: Source,
     params: Mapping[str, Any],
     repetition: int = 0,
-    of_search: bool = False,
 ) -> list[Unit]:
-    """One per fold."""
+    """The models of the protocol's own folds, as reproductions train them."""
     folds = range(len(experiment.split.folds))
-    return [Unit(experiment, trainval, params, fold, repetition, of_search) for fold in folds]
+    return [Unit(experiment, trainval, params, fold, repetition) for fold in folds]
+
+
+def trial_units(
+    experiment: Experiment,
+    trainval: Source,
+    params: Mapping[str, Any],
+    repetition: int = 0,
+    of_search: bool = False,
+    partition: int = 0,
+) -> list[Unit]:
+    """The models of a trial, on the classes that the selection scheme gives them.
+
+    Args:
+        of_search: whether a search proposed the parameters.
+        partition: number of the experiment's partition.
+    """
+    folds = range(len(experiment.partitions[partition].folds))
+    return [
+        Unit(experiment, trainval, params, fold, repetition, of_search, partition) for fold in folds
+    ]
 
 
 def run_trial(
@@ -66,7 +85,7 @@ def train(
     check_method(experiment)
     choose_device(config.device)
     trainval = open_part(experiment, "trainval", listener)
-    units = units_of(experiment, trainval, experiment.published_params)[:count]
+    units = trial_units(experiment, trainval, experiment.published_params)[:count]
 
     def validated(fold: int, progress: Progress) -> None:
         listener(

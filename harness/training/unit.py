@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from harness.losses.method import Hook
 from harness.metrics import retrieval
 from harness.model.build import attach, build_model
 from harness.model.network import Model
+from harness.protocols.selection.partition import Partition
 from harness.protocols.splits import Fold
-from harness.records.layout import FOLD_RECORD, PROXIES, WEIGHTS, fold_folder
+from harness.records.layout import FOLD_RECORD, PROXIES, TRIAL_RECORD, WEIGHTS, fold_folder
 from harness.records.records import FoldRecord, Identity
 from harness.training.embed import embed_with
 from harness.training.saved import load_weights
@@ -37,6 +38,8 @@ class Unit:
         trainval: what models see of the classes that are trained and validated on.
         repetition: 0 in a search, 1 and up for reproductions.
         of_search: whether a search proposed it; that is no part of what defines it.
+        partition: number of the experiment's partition whose model this is; None for a model of
+            the protocol's own folds.
     """
 
     experiment: Experiment
@@ -45,6 +48,7 @@ class Unit:
     fold: int
     repetition: int = 0
     of_search: bool = False
+    partition: int | None = None
 
     @property
     def identity(self) -> Identity:
@@ -60,11 +64,30 @@ class Unit:
             "fold": self.fold,
             "repetition": self.repetition,
         }
+        if self.cut.folds != self.experiment.split.folds:
+            parts["partition"] = self.cut.digest
         return fold_folder(self.experiment.runs, digest_of(parts))
 
     @property
+    def cut(self) -> Partition:
+        """The models of the unit's trial, or of its reproduction, by their classes."""
+        if self.partition is None:
+            return Partition(self.experiment.split.folds)
+        return self.experiment.partitions[self.partition]
+
+    @property
     def classes(self) -> Fold:
-        return self.experiment.split.folds[self.fold]
+        return self.cut.folds[self.fold]
+
+    @property
+    def scored_classes(self) -> tuple[int, ...]:
+        """The classes that the model is scored on together with others of its trial."""
+        return self.cut.embedded_by(self.fold)
+
+    @property
+    def trial_path(self) -> Path:
+        """Where the record of the unit's trial is written, if its models are scored together."""
+        return replace(self, fold=0).folder / TRIAL_RECORD
 
     @property
     def config(self) -> RunConfig:
@@ -73,6 +96,8 @@ class Unit:
         return self.experiment.config.updated(changes)
 
     def seed(self, stream: str) -> int:
+        # Partitions after the first have other seeds.
+        stream += f", partition {self.partition}" if self.partition else ""
         return self.experiment.seed(stream, self.fold, self.repetition)
 
     def find_record(self) -> FoldRecord | None:

@@ -23,6 +23,7 @@ from harness.searching.loop import search
 from harness.system.files import read_json
 
 FROZEN_FOLDER = "frozen+batch_size=8+crop=12+max_steps=4+resize=16+validate_every=2"
+PAIRS_FOLDER = FROZEN_FOLDER.replace("frozen", "frozen-pairs")
 
 
 @pytest.fixture
@@ -63,7 +64,9 @@ def test_search_never_opens_a_test_image(folder_config: RunConfig, guard: list[s
 
 
 @pytest.mark.parametrize(
-    "values", [{"protocol": FROZEN_FOLDER}, {"cache": "off"}], ids=["frozen", "without cache"]
+    "values",
+    [{"protocol": FROZEN_FOLDER}, {"cache": "off"}, {"protocol": PAIRS_FOLDER}],
+    ids=["frozen", "without cache", "pairs with finalists"],
 )
 def test_no_other_way_of_searching_opens_a_test_image(
     folder_config: RunConfig, guard: list[str], values: dict[str, str]
@@ -123,6 +126,19 @@ def test_no_image_of_a_fold_is_on_both_sides(folder_config: RunConfig) -> None:
     for fold in experiment.split.folds:
         train, val = (set(experiment.of_classes(indices, c)) for c in (fold.train, fold.val))
         assert train and val and not train & val and not (train | val) & set(test)
+
+
+def test_no_model_of_a_search_by_pairs_or_of_its_finalists_sees_a_test_class(
+    folder_config: RunConfig,
+) -> None:
+    experiment = build_experiment(folder_config.updated({"protocol": PAIRS_FOLDER}))
+    assert len(experiment.partitions) == 3
+    test = set(experiment.split.test)
+    for partition in experiment.partitions:
+        for model, fold in enumerate(partition.folds):
+            embedded = set(partition.embedded_by(model))
+            assert not test & {*fold.train, *fold.val, *embedded}
+            assert not set(fold.train) & ({*fold.val} | embedded)
 
 
 def test_the_fingerprint_of_a_search_does_not_depend_on_test_images(
