@@ -1,4 +1,7 @@
-"""The error that is the user's to mend: the command line prints it and exits with 2."""
+"""Errors that a user can fix: the command line prints their message and exits with 2.
+
+This module is below all others, and imports nothing of them.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,23 @@ class DeviceLost(MachineError):
     """This process can do no more on its device; a new process may."""
 
 
+class UnknownName(HarnessError, ValueError):
+    """A name that does not exist; the message suggests similar ones. Made by `unknown`."""
+
+
 @contextmanager
 def refusing(what: str = "") -> Iterator[None]:
-    """Turn the ValueError of who refuses a value into the error that the user is shown.
-
-    Losses, protocols, data sets and trunks know nothing of HarnessError. For a name that they do
-    not know they raise ValueError(category, name, known names), which is worded here.
+    """Turn a ValueError of a loss, protocol, data set or trunk into a HarnessError.
 
     Args:
-        what: is refused, to be said first.
+        what: the message begins with this. Default: the message of the ValueError alone.
     """
     try:
         yield
     except ValueError as error:
-        worded = str(unknown(*error.args)) if len(error.args) == 3 else str(error)
-        raise HarnessError(f"{what}: {worded}" if what else worded) from None
+        message = f"{what}: {error}" if what else str(error)
+        kind = UnknownName if isinstance(error, UnknownName) else HarnessError
+        raise kind(message) from None
 
 
 def unknown(
@@ -48,11 +53,13 @@ def unknown(
     known: Iterable[str],
     advice: str = "",
     aliases: Mapping[str, str] | None = None,
-) -> HarnessError:
-    """The error for a name that is not there, with the nearest ones that are.
+) -> UnknownName:
+    """Return the error for a name that does not exist, with the most similar known names.
 
     Args:
-        aliases: other names -> the known ones that they stand for.
+        category: what the name should have named, such as "protocol field".
+        advice: last line of the message.
+        aliases: other names -> the known names that they mean.
     """
     names = sorted(known)
     many = len(names) > MOST_SHOWN
@@ -60,6 +67,6 @@ def unknown(
     close = get_close_matches(name.lower(), meant, n=3 if many else 1, cutoff=0.5)
     near = [meant[one] for one in close]
     suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    listed = f"{len(names)} of them" if many else ", ".join(names)
+    listed = f"{len(names)} of them" if many else ", ".join(names) or "none"
     lines = [f"no {category} named '{name}'.{suggestion}", f"  known: {listed}"]
-    return HarnessError("\n".join([*lines, *([f"  {advice}"] if advice else [])]))
+    return UnknownName("\n".join([*lines, *([f"  {advice}"] if advice else [])]))

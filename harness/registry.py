@@ -205,7 +205,7 @@ def load_protocol(
     name, _, spelled = spec.partition(SEPARATOR)
     protocol: EvaluationProtocol = load_item("protocol", name)
     with refusing(f"protocol '{spec}'"):
-        wanted = parse_changes(spelled) if spelled else {}
+        wanted = parse_changes(spelled, type(protocol)) if spelled else {}
         settled = protocol.on(dataset, {**(changes or {}), **wanted}, trunk)
         check(settled)
     return settled

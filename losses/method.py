@@ -16,6 +16,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from harness.errors import unknown
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -205,8 +207,7 @@ class Method:
     def preset(self, name: str, dataset: str) -> Preset:
         """The preset for a data set, or for the one that stands for it."""
         if name not in self.presets:
-            known = ", ".join(self.presets)
-            raise ValueError(f"{self.name} has no preset '{name}'; it has: {known}")
+            raise unknown(f"preset of {self.name}", name, self.presets)
         by_dataset = self.presets[name]
         for key in (dataset, STANDS_FOR.get(dataset, "cub"), "cub"):
             if key in by_dataset:
@@ -216,8 +217,7 @@ class Method:
     def with_space(self, name: str) -> Method:
         """The method with another of its spaces, which its name then tells."""
         if name not in self.spaces:
-            known = ", ".join(self.spaces) or "none but the usual one"
-            raise ValueError(f"{self.name} has no space '{name}'; it has: {known}")
+            raise unknown(f"other space of {self.name}", name, self.spaces)
         other = self.spaces[name]
         return replace(
             self,
@@ -240,15 +240,14 @@ class Method:
     def cast(self, params: Params, dataset: str, num_classes: int) -> dict[str, Any]:
         """Parameters with the types that the space and the builders give them.
 
-        A value is the same then whoever wrote it down, and so is every hash of it. ValueError
-        for a parameter that the method does not have.
+        The result, and therefore every hash of it, does not depend on how a value was written.
+        Raises UnknownName for a parameter that the method does not have.
         """
         types: dict[str, type | BaseDistribution] = dict(self._types())
         types |= self.space(dataset, num_classes)
         for name in params:
             if name not in types:
-                known = ", ".join(sorted(types))
-                raise ValueError(f"{self.name} has no parameter '{name}'; it has: {known}")
+                raise unknown(f"parameter of {self.name}", name, types)
         return {name: cast_to(types[name], name, value) for name, value in params.items()}
 
     def make_loss(

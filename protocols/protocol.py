@@ -3,328 +3,372 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 from optuna.distributions import BaseDistribution, FloatDistribution
 
+from harness.protocols.fields import (
+    Cached,
+    cache_key_of,
+    check_field,
+    format_value,
+    identity_of,
+    one_of,
+    parse_field,
+    protocol_field,
+    trunk_defaults,
+)
 from harness.protocols.selection import SCHEMES
 from harness.protocols.splits import FOLD_SCHEMES, FOUR_FOLDS, GIVEN
 
-# Not part of what a result measures: more trials or reproductions can always be added.
-OUTSIDE_IDENTITY = ("summary", "trials", "reproductions", "datasets", "trunks")
-
-# Fields that came after results had been published. They enter the identity only with a value
-# other than their default, which is what was done before, so that those results keep theirs.
-ADDED_LATER = (
-    *("base_steps", "frozen", "prune", "search_head_lr", "trunk_lr", "warmup_steps"),
-    *("split", "select", "epochs", "validate_epochs", "min_gain", "stop_below", "replay_lag"),
-    *("batches", "keep_rest", "classes_per_batch", "crop_from", "head_bias", "freeze_affine"),
-    *("loss_lr", "warmup_epochs", "warmup_groups", "warmup_extra", "warmup_statistics"),
-    *("schedule", "lr_factor", "lr_every", "lr_epochs", "plateau_on", "plateau_patience"),
-    *("plateau_threshold", "plateau_mode", "plateau_cooldown", "plateau_floor"),
-    *("clip_each", "clip_loss", "test_metrics", "precision", "crops"),
-    *("selection", "finalists", "rotations"),
-)
-
-# Types of fields, with what a run can use.
+# Types of fields, with the range or the choices that a run can use.
 Count = Annotated[int, Meta(ge=1)]
 Threads = Annotated[int, Meta(ge=1, le=256)]
-Number = Annotated[float, Meta(ge=0, le=1e9)]  # infinity is no setting
+Whole = Annotated[int, Meta(ge=0)]
+Number = Annotated[float, Meta(ge=0, le=1e9)]  # infinity is not a setting
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
+Factor = Annotated[float, Meta(gt=0, lt=1)]
 Range = tuple[Positive, Positive]
-Pooling = Annotated[str, Meta(pattern=r"^(avg|max|avg\+max|[1-9][0-9]*-max)$")]
 POOLINGS = ("avg", "max", "avg+max", "K-max (as 8-max)")
+Pooling = Annotated[str, one_of(*POOLINGS, pattern=r"avg|max|avg\+max|[1-9][0-9]*-max")]
 Norm = Literal["none", "layer"]
 Optimizer = Literal["rmsprop", "adam", "adamw", "sgd"]
-Whole = Annotated[int, Meta(ge=0)]
-Factor = Annotated[float, Meta(gt=0, lt=1)]
 Group = Literal["trunk", "head", "loss"]
-Split = Annotated[str, Meta(pattern=r"^(half|official|[\w.-]+@[0-9a-f]{8})$")]
 SPLITS = ("half", "official", "those of --split FILE")
+Split = Annotated[str, one_of(*SPLITS, pattern=r"half|official|[\w.-]+@[0-9a-f]{8}")]
+Folds = Annotated[str, one_of(*FOLD_SCHEMES, pattern="|".join([*FOLD_SCHEMES, GIVEN]))]
 Selection = Literal["best", "last", "test", "replay"]
+Scheme = Annotated[str, one_of(*SCHEMES)]
 Batches = Literal["drawn", "shuffled", "dealt"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Schedule = Literal["constant", "step", "multistep", "plateau"]
 
-WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-
-# Fields that do nothing where the trunk is frozen, by the value that says so.
-OF_THE_TRUNK = {
-    **{"trunk_lr": None, "warmup_steps": 0, "warmup_epochs": 0},
-    **{"freeze_affine": False, "crop_from": "resized", "precision": "fp32"},
-    **{"crops": "cpu"},
-}
-
-# The length of training in steps, which takes the place of epochs.
+# The length of training in steps, which `epochs` replaces.
 IN_STEPS = ("validate_every", "max_steps")
 
-# A name that lists its changes separates them with this, as in `mlrc+batch_size=64`.
+# Separates the changes in the name of a protocol, such as `mlrc+batch_size=64`.
 SEPARATOR = "+"
+
+
+def _ascending(range_: Range) -> str:
+    return "" if range_[0] <= range_[1] else "ascending"
+
+
+def _share_of_image(range_: Range) -> str:
+    return _ascending(range_) or ("" if range_[1] <= 1 else "at most 1.0, all of the image")
+
+
+def _each_later(epochs: Sequence[int]) -> str:
+    return "" if list(epochs) == sorted(set(epochs)) else "ascending"
 
 
 @dataclass(frozen=True)
 class EvaluationProtocol:
-    """Settings of training, selection and evaluation; a changed one changes the name.
+    """Settings of training, selection and evaluation. Changing one changes the protocol's name.
 
-    Attributes:
-        split: which classes are tested: the second "half", as the reality check has it where a data
-            set does not come split; "official", those that were published with it; or those of a
-            file, by its name and content.
-        folds: scheme of protocols.splits.
-        select: which weights of a model count: the "best" in validation, the "last", the best on
-            the "test" classes (as many papers report; such rows are never ranked), or "replay":
-            those of a second model that trains on all trainval classes for as many epochs, and
-            with the same drops of its rates, as the best in validation had.
-        selection: how a search scores its trials: a scheme of protocols.selection.
-        finalists: best trials of a search that are scored again on other partitions of the
-            classes, with other seeds; the best mean over all partitions wins.
-        rotations: number of these other partitions.
-        replay_lag: epochs by which those drops come late in the second model.
-        frozen: the trunk's pooled features are computed once, without augmentation; only head and
-            loss train.
-        pooling: avg, max, avg+max, or K-max: the mean of the K largest values of each channel.
-        norm: "layer" for a LayerNorm without affine before the head, else "none".
-        freeze_batchnorm: running statistics of the trunk frozen; scale and shift still train.
-        freeze_affine: scale and shift of the trunk's batch norm do not train either.
-        head_bias: whether the linear head has one.
-        resize, crop: short side of the decoded image, side of the square that is used.
-        crop_scale, crop_ratio: of the random resized crop; no scale means a plain random crop.
-        crop_from: whether training crops are cut from the "resized" or from the "original" image.
-        batches: "drawn": distinct classes, then images of them, anew for every step. "shuffled": a
-            permutation of the images in every epoch, for methods that need one image of a class;
-            others are dealt theirs. "dealt": distinct classes for every step, their images one
-            after the other from a shuffle of each class.
-        keep_rest: an epoch of shuffled images ends with a smaller batch; else that is dropped.
-        samples_per_class: overrides what the method asks for.
-        classes_per_batch: at most; with more images than these classes give, a batch is smaller.
-        lr: of trunk, head and, where the method does not search it, of the loss.
-        search_head_lr: range in which that of the head is searched; its first trial is `lr`.
-        trunk_lr: of the trunk, where it differs.
-        loss_lr: of the loss's own parameters, where it differs and the method's do not say it.
-        schedule: of all rates, which falls by lr_factor after every lr_every epochs ("step"), after
-            those in lr_epochs ("multistep"), or when the score no longer rises ("plateau"): torch's
-            own. Without epochs it counts validations.
-        plateau_on: the "score", or the "harmonic" mean of the score and 1.
-        plateau_patience, plateau_threshold, plateau_mode, plateau_cooldown, plateau_floor: as in
-            torch's ReduceLROnPlateau, which calls the last one min_lr.
-        warmup_steps: first steps, in which the trunk stays as it is.
-        warmup_epochs: the same in epochs.
-        warmup_groups: what trains in these.
-        warmup_extra: these epochs are not among `epochs`, nor validated; the optimizer begins anew
-            after them.
-        warmup_statistics: batch norm's statistics move in the warm-up, unless they are frozen.
-        base_steps: first steps, in which a method that starts from embeddings, as CCP does, trains
-            its base loss alone; for networks from scratch, which have none yet.
-        clip_each: the norm of trunk, head and loss each, not of all together.
-        clip_loss: whether gradients of the loss's own parameters are clipped, too.
-        validate_every: steps between validations.
-        max_steps: the last step.
-        epochs: passes over the training images, instead of steps; each ends with a validation.
-        validate_epochs: only these, from 1, and the last.
-        patience: validations without improvement that end training.
-        min_gain: a smaller one is no improvement.
-        stop_below: training ends when the score falls to this share of the best.
-        test_metrics: what a test measures besides, as "recall_at_2" and "nmi".
-        crops: where the crops of training are resized; on the device of training, "gpu", a pixel
-            may differ by 1 of 255.
-        precision: of the trunk: "fp32" is torch's default, which lets convolutions use
-            TF32 where a card has it; "tf32" lets products, too; "bf16" computes trunk and head in
-            bfloat16. Loss and distances are computed in full float32.
-        threads: CPU threads of one training process, so that workers never change a score.
-        prune: stop a trial of the search whose first folds are hopeless.
-        datasets: data set -> fields that differ there.
-        trunks: trunk -> data set -> fields that differ there; "" stands for every data set.
+    `protocol_field` (harness.protocols.fields) explains what the declaration of a field says.
     """
 
     name: str
-    summary: str = ""
+    summary: str = protocol_field("", in_identity=False)
 
-    split: Split = "half"
-    folds: str = "mlrc"
-    select: Selection = "best"
-    selection: str = "folds"
-    finalists: Whole = 0
-    rotations: Count = 2
-    replay_lag: Whole = 0
+    split: Split = protocol_field("half", added_in="0.2")
+    """Which classes are tested: the second "half" of a data set that does not come split, as in
+    the reality check; the "official" test classes, as published with the data set; or the classes
+    of a file, given as its name and a hash of its content."""
+
+    folds: Folds = "mlrc"
+    """Which classes train and validate each model: a scheme of harness.protocols.splits."""
+
+    select: Selection = protocol_field("best", added_in="0.2")
+    """Which weights of a model count: the "best" in validation; the "last"; the best on the "test"
+    classes, as many papers report (such rows are never ranked); or "replay": a second model trains
+    on all trainval classes, for as many epochs and with the same drops of the learning rates as
+    the best weights in validation had."""
+
+    selection: Scheme = protocol_field("folds", added_in="0.2")
+    """How a search scores its trials: a scheme of harness.protocols.selection."""
+
+    finalists: Whole = protocol_field(0, added_in="0.2")
+    """Number of the best trials of a search that are scored again on other partitions of the
+    classes, with other seeds. The best mean over all partitions wins."""
+
+    rotations: Count = protocol_field(2, added_in="0.2")
+    """Number of these other partitions."""
+
+    replay_lag: Whole = protocol_field(0, added_in="0.2")
+    """Number of epochs by which the drops of select=replay come later in the second model."""
+
     embedding_size: Count = 128
-    frozen: bool = False
 
-    trunk: str = "bninception"
-    pooling: Pooling = "avg"
+    frozen: bool = protocol_field(False, added_in="0.1")
+    """Compute the pooled features of the trunk once, without augmentation, and train only head and
+    loss."""
+
+    trunk: str = protocol_field("bninception", affects="features")
+
+    pooling: Pooling = protocol_field("avg", affects="features")
+    """avg, max, avg+max, or K-max: the mean of the K largest values of each channel."""
+
     norm: Norm = "none"
+    """Normalisation before the head: "layer" is a LayerNorm without parameters."""
+
     freeze_batchnorm: bool = True
-    freeze_affine: bool = False
-    head_bias: bool = True
+    """Freeze the running statistics of the trunk's batch norm. Its scale and shift still train."""
 
-    resize: Count = 256
-    crop: Count = 227
-    crop_scale: Range | None = (0.16, 1.0)
-    crop_ratio: Range = (0.75, 1.33)
+    freeze_affine: bool = protocol_field(False, added_in="0.2", needs_trainable_trunk=True)
+    """Freeze the scale and shift of the trunk's batch norm, too."""
+
+    head_bias: bool = protocol_field(True, added_in="0.2")
+    """Whether the linear head has a bias."""
+
+    resize: Count = protocol_field(256, affects="images")
+    """Short side of the decoded image, in pixels."""
+
+    crop: Count = protocol_field(227, affects="features")
+    """Side of the square that is cut from the decoded image, in pixels."""
+
+    crop_scale: Range | None = protocol_field((0.16, 1.0), check=_share_of_image)
+    """Range of the area of a random resized crop, as a share of the image. None: random crops of
+    fixed size."""
+
+    crop_ratio: Range = protocol_field((0.75, 1.33), check=_ascending)
+    """Range of the aspect ratio of a random resized crop."""
+
     flip: bool = True
-    crop_from: Literal["resized", "original"] = "resized"
-    crops: Literal["cpu", "gpu"] = "cpu"
+    """Flip training images horizontally at random."""
 
-    batches: Batches = "drawn"
-    keep_rest: bool = False
+    crop_from: Literal["resized", "original"] = protocol_field(
+        "resized", added_in="0.2", needs_trainable_trunk=True
+    )
+    """Whether training crops are cut from the resized or from the original image."""
+
+    crops: Literal["cpu", "gpu"] = protocol_field("cpu", added_in="0.2", needs_trainable_trunk=True)
+    """Where training crops are resized. On the training device ("gpu"), a pixel may differ by 1 of
+    255."""
+
+    batches: Batches = protocol_field("drawn", added_in="0.2")
+    """How batches are sampled. "drawn": each step draws distinct classes, then images of them.
+    "shuffled": each epoch is a permutation of the images, for methods that need one image per
+    class; other methods get "dealt" batches. "dealt": each step has distinct classes, whose images
+    follow one another in a shuffled order."""
+
+    keep_rest: bool = protocol_field(False, added_in="0.2")
+    """Keep the smaller last batch of an epoch of shuffled images."""
+
     batch_size: Count = 32
+
     samples_per_class: Count | None = None
-    classes_per_batch: Count | None = None
+    """Images per class in a batch. Default: the number that the method asks for."""
+
+    classes_per_batch: Count | None = protocol_field(None, added_in="0.2")
+    """Largest number of classes in a batch. A batch is smaller if these have too few images."""
+
     optimizer: Optimizer = "rmsprop"
+
     lr: Positive = 1e-6
-    search_head_lr: Range | None = None
-    trunk_lr: Positive | None = None
-    loss_lr: Positive | None = None
-    schedule: Schedule = "constant"
-    lr_factor: Factor = 0.1
-    lr_every: Count = 10
-    lr_epochs: tuple[Count, ...] | None = None
-    plateau_on: Literal["score", "harmonic"] = "score"
-    plateau_patience: Whole = 10
-    plateau_threshold: Number = 1e-4
-    plateau_mode: Literal["rel", "abs"] = "rel"
-    plateau_cooldown: Whole = 0
-    plateau_floor: Number = 0.0
-    warmup_steps: Whole = 0
-    warmup_epochs: Whole = 0
-    warmup_groups: tuple[Group, ...] = ("head", "loss")
-    warmup_extra: bool = False
-    warmup_statistics: bool = False
-    base_steps: Whole = 0
+    """Learning rate of the trunk, of the head and, unless the method searches it, of the loss."""
+
+    search_head_lr: Range | None = protocol_field(None, check=_ascending, added_in="0.1")
+    """Range in which the head's learning rate is searched. The first trial uses `lr`."""
+
+    trunk_lr: Positive | None = protocol_field(None, added_in="0.1", needs_trainable_trunk=True)
+    """Learning rate of the trunk. Default: `lr`."""
+
+    loss_lr: Positive | None = protocol_field(None, added_in="0.2")
+    """Learning rate of the loss's parameters, if the method's parameters do not give one. Default:
+    `lr`."""
+
+    schedule: Schedule = protocol_field("constant", added_in="0.2")
+    """When all learning rates are multiplied by lr_factor: after every lr_every epochs ("step"),
+    after the epochs in lr_epochs ("multistep"), or when the score stops rising ("plateau"). These
+    are torch's schedules. Without `epochs`, validations are counted instead."""
+
+    lr_factor: Factor = protocol_field(0.1, added_in="0.2")
+    lr_every: Count = protocol_field(10, added_in="0.2")
+    lr_epochs: tuple[Count, ...] | None = protocol_field(None, check=_each_later, added_in="0.2")
+
+    plateau_on: Literal["score", "harmonic"] = protocol_field("score", added_in="0.2")
+    """The "score", or the "harmonic" mean of the score and 1."""
+
+    # As in torch's ReduceLROnPlateau, which calls the floor min_lr.
+    plateau_patience: Whole = protocol_field(10, added_in="0.2")
+    plateau_threshold: Number = protocol_field(1e-4, added_in="0.2")
+    plateau_mode: Literal["rel", "abs"] = protocol_field("rel", added_in="0.2")
+    plateau_cooldown: Whole = protocol_field(0, added_in="0.2")
+    plateau_floor: Number = protocol_field(0.0, added_in="0.2")
+
+    warmup_steps: Whole = protocol_field(0, added_in="0.1", needs_trainable_trunk=True)
+    """Number of first steps in which the trunk does not train."""
+
+    warmup_epochs: Whole = protocol_field(0, added_in="0.2", needs_trainable_trunk=True)
+    """The same in epochs."""
+
+    warmup_groups: tuple[Group, ...] = protocol_field(("head", "loss"), added_in="0.2")
+    """What trains during the warm-up."""
+
+    warmup_extra: bool = protocol_field(False, added_in="0.2")
+    """Train the warm-up epochs before `epochs`, without validation, and reset the optimizer after
+    them."""
+
+    warmup_statistics: bool = protocol_field(False, added_in="0.2")
+    """Update the statistics of batch norm during the warm-up, unless they are frozen."""
+
+    base_steps: Whole = protocol_field(0, added_in="0.1")
+    """Number of first steps in which a method that starts from embeddings, such as CCP, trains its
+    base loss alone. For networks without pretrained weights."""
+
     weight_decay: Number = 1e-4
     momentum: Share = 0.9
     optimizer_eps: Positive = 1e-8
     clip_norm: Positive | None = None
     clip_value: Positive | None = None
-    clip_each: bool = False
-    clip_loss: bool = True
+
+    clip_each: bool = protocol_field(False, added_in="0.2")
+    """Clip the gradient norms of trunk, head and loss separately."""
+
+    clip_loss: bool = protocol_field(True, added_in="0.2")
+    """Clip the gradients of the loss's parameters, too."""
 
     metric: str = "map_at_r"
-    validate_every: Count = 200
-    max_steps: Count = 100_000
-    epochs: Count | None = None
-    validate_epochs: tuple[Count, ...] | None = None
-    patience: Count | None = 5
-    min_gain: Number = 0.0
-    stop_below: Share | None = None
-    test_metrics: tuple[str, ...] | None = None
-    precision: Precision = "fp32"
-    threads: Threads = 1
-    prune: bool = False
+    """Validation metric that selects weights and trials."""
 
-    trials: Count = 50
-    reproductions: Count = 10
-    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    trunks: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    validate_every: Count = 200
+    """Number of steps between validations."""
+
+    max_steps: Count = 100_000
+    """Last step of training."""
+
+    epochs: Count | None = protocol_field(None, added_in="0.2")
+    """Number of passes over the training images, instead of steps. Each ends with a validation."""
+
+    validate_epochs: tuple[Count, ...] | None = protocol_field(
+        None, check=_each_later, added_in="0.2"
+    )
+    """Validate only after these epochs, counted from 1, and after the last."""
+
+    patience: Count | None = 5
+    """Stop training after so many validations without improvement."""
+
+    min_gain: Number = protocol_field(0.0, added_in="0.2")
+    """Smallest gain that counts as an improvement."""
+
+    stop_below: Share | None = protocol_field(None, added_in="0.2")
+    """Stop training when the score falls to this share of the best."""
+
+    test_metrics: tuple[str, ...] | None = protocol_field(None, added_in="0.2")
+    """Further metrics of a test, such as "recall_at_2" and "nmi"."""
+
+    precision: Precision = protocol_field("fp32", added_in="0.2", needs_trainable_trunk=True)
+    """Precision of the trunk. "fp32" is torch's default, which uses TF32 in convolutions on GPUs
+    that have it. "tf32" also uses it in matrix products. "bf16" computes trunk and head in
+    bfloat16. Loss and distances are always computed in float32."""
+
+    threads: Threads = 1
+    """CPU threads of one training process. Fixed, so that scores do not depend on the workers."""
+
+    prune: bool = protocol_field(False, added_in="0.1")
+    """Stop a trial of a search early if its first folds are hopeless."""
+
+    # More trials and reproductions can always be added, so that no result depends on them.
+    trials: Count = protocol_field(50, in_identity=False)
+    reproductions: Count = protocol_field(10, in_identity=False)
+
+    datasets: Mapping[str, Mapping[str, Any]] = protocol_field(
+        default_factory=dict, in_identity=False
+    )
+    """Data set -> fields that differ there."""
+
+    trunks: Mapping[str, Mapping[str, Mapping[str, Any]]] = protocol_field(
+        default_factory=dict, in_identity=False
+    )
+    """Trunk -> data set -> fields that differ there. The data set "" means every data set."""
 
     def on(
         self, dataset: str, changes: Mapping[str, Any] | None = None, trunk: str = ""
     ) -> EvaluationProtocol:
-        """This protocol with a data set's own settings, then with changes, which it is named by.
+        """Return the protocol for one data set, with changes that are added to its name.
 
         Args:
-            trunk: instead of the protocol's; it may have settings of its own, too.
+            dataset: name of the data set, whose settings apply first.
+            changes: field -> value. Values that the protocol has anyway are not added to the name.
+            trunk: used instead of the protocol's; there may be settings for it, too.
         """
         changes = changes or {}
         settled = replace(self, **self.datasets.get(dataset, {}), datasets={}, trunks={})
-        of_trunk = self.trunks.get(trunk or changes.get("trunk", settled.trunk), {})
-        settled = replace(settled, **{**of_trunk.get("", {}), **of_trunk.get(dataset, {})})
-        settled = replace(settled, **_displaced(changes))
+        for_trunk = self.trunks.get(trunk or changes.get("trunk", settled.trunk), {})
+        settled = replace(settled, **{**for_trunk.get("", {}), **for_trunk.get(dataset, {})})
+        settled = replace(settled, **self._replaced_by(changes))
         real = {k: v for k, v in sorted(changes.items()) if getattr(settled, k) != v}
-        name = SEPARATOR.join([settled.name, *(f"{k}={_format(v)}" for k, v in real.items())])
+        name = SEPARATOR.join([settled.name, *(f"{k}={format_value(v)}" for k, v in real.items())])
         return replace(settled, **real, name=name)
 
+    def _replaced_by(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields that some changes leave without effect, at their defaults."""
+        reset: dict[str, Any] = {}
+        if changes.get("epochs") is not None:
+            reset |= {one.name: one.default for one in fields(self) if one.name in IN_STEPS}
+        if changes.get("frozen"):
+            reset |= trunk_defaults(type(self))
+        if changes.get("selection") in SCHEMES:
+            reset["finalists"] = SCHEMES[changes["selection"]].finalists
+        return reset
+
     def identity(self) -> dict[str, Any]:
-        """Every field that a result depends on, ready for JSON."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {
-            name: value
-            for name, value in values.items()
-            if name not in OUTSIDE_IDENTITY and not (name in NEUTRAL and value == NEUTRAL[name])
-        }
+        """Return every field that a result depends on, ready for JSON."""
+        return identity_of(self)
+
+    def cache_key(self, cached: Cached) -> dict[str, Any]:
+        """Return every field that cached images or features depend on, ready for JSON.
+
+        Features depend on the fields of the images, too, which are not repeated.
+        """
+        return cache_key_of(self, cached)
 
     def space(self) -> dict[str, BaseDistribution]:
-        """What is searched for every method alike."""
+        """Return what is searched for every method."""
         if self.search_head_lr is None:
             return {}
         return {"head_lr": FloatDistribution(*self.search_head_lr, log=True)}
 
 
-# What fields are that an identity does not mention: as they were before there were any.
-NEUTRAL: dict[str, Any] = {
-    f.name: f.default for f in fields(EvaluationProtocol) if f.name in ADDED_LATER
-}
-
-
 def with_change(spec: str, name: str, value: Any) -> str:
-    """The name of a protocol with one more change, which overrides those before it."""
-    return f"{spec}{SEPARATOR}{name}={_format(value)}"
+    """Return the name of a protocol with one more change, which overrides those before it."""
+    return f"{spec}{SEPARATOR}{name}={format_value(value)}"
 
 
-def parse_changes(text: str) -> dict[str, Any]:
-    """Field values from the part of a protocol's name behind the first separator."""
+def parse_changes(text: str, protocol: type = EvaluationProtocol) -> dict[str, Any]:
+    """Return the field values in the part of a protocol's name after the first separator."""
     changes: dict[str, Any] = {}
-    # Only before a field: a value may hold the separator, as in pooling=avg+max.
+    # Split only before a field: a value may contain the separator, such as pooling=avg+max.
     for item in re.split(r"\+(?=\w+=)", text):
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"'{item}' does not read as field=value")
-        changes[name] = parse_field(name, value)
+        changes[name] = parse_field(protocol, name, value)
     return changes
-
-
-def parse_field(name: str, text: str) -> Any:
-    """The value of a protocol field, read from text by the field's type."""
-    known = {f.name for f in fields(EvaluationProtocol)} - {"name", *OUTSIDE_IDENTITY}
-    if name not in known:
-        raise ValueError("protocol field", name, known)
-    type_, may_be_none = _type_of(name)
-    if text == "none" and may_be_none:
-        return None
-    return _of_its_type(name, text.split(",") if get_origin(type_) is tuple else text)
-
-
-def _displaced(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a change takes the place of, as it is where nothing is set."""
-    gone: dict[str, Any] = {}
-    if changes.get("epochs") is not None:
-        gone |= {f.name: f.default for f in fields(EvaluationProtocol) if f.name in IN_STEPS}
-    if changes.get("frozen"):
-        gone |= OF_THE_TRUNK
-    if changes.get("selection") in SCHEMES:
-        gone["finalists"] = SCHEMES[changes["selection"]].finalists
-    return gone
 
 
 def check(protocol: EvaluationProtocol) -> None:
     """Raise ValueError for a value that no run could use."""
     for one in fields(protocol):
         if one.name not in ("datasets", "trunks"):
-            _of_its_type(one.name, getattr(protocol, one.name))
-    if protocol.folds not in (*FOLD_SCHEMES, GIVEN):
-        raise ValueError("folds", protocol.folds, FOLD_SCHEMES)
-    for name in ("crop_scale", "crop_ratio", "search_head_lr"):
-        ends = getattr(protocol, name)
-        if ends is not None and ends[0] > ends[1]:
-            raise ValueError(f"{name} must be ascending, got {_format(ends)}")
-    if protocol.crop_scale is not None and protocol.crop_scale[1] > 1:
-        scale = _format(protocol.crop_scale)
-        raise ValueError(f"crop_scale must be at most 1.0, all of the image, got {scale}")
+            check_field(type(protocol), one.name, getattr(protocol, one.name))
     if protocol.crop_from == "original" and protocol.crop_scale is None:
         raise ValueError("crop_from=original needs a crop_scale, got none")
     rates = protocol.search_head_lr
     if rates is not None and not rates[0] <= protocol.lr <= rates[1]:
-        raise ValueError(f"search_head_lr must be around lr ({protocol.lr}), got {_format(rates)}")
-    for name, nothing in OF_THE_TRUNK.items():
+        around = f"around lr ({protocol.lr})"
+        raise ValueError(f"search_head_lr must be {around}, got {format_value(rates)}")
+    for name, default in trunk_defaults(type(protocol)).items():
         value = getattr(protocol, name)
-        if protocol.frozen and value != nothing:
+        if protocol.frozen and value != default:
             raise ValueError(
-                f"{name} must be {_format(nothing)} where the trunk is frozen, got {value}"
+                f"{name} must be {format_value(default)} where the trunk is frozen, got {value}"
             )
     if protocol.crop > protocol.resize:
         raise ValueError(
@@ -366,10 +410,6 @@ def _check_length(protocol: EvaluationProtocol) -> None:
             f"warmup_epochs must be fewer than epochs, got {counted} of {epochs}; "
             "to have them before all others: warmup_extra=true"
         )
-    for name in ("lr_epochs", "validate_epochs"):
-        listed = getattr(protocol, name)
-        if listed is not None and list(listed) != sorted(set(listed)):
-            raise ValueError(f"{name} must be ascending, got {_format(listed)}")
     if protocol.schedule == "multistep" and not protocol.lr_epochs:
         raise ValueError("schedule=multistep needs lr_epochs, got none")
     if protocol.schedule == "plateau" and protocol.validate_epochs is not None:
@@ -396,15 +436,13 @@ def _check_selection(protocol: EvaluationProtocol) -> None:
     if select == "replay" and (folds in FOUR_FOLDS or protocol.epochs is None):
         raise ValueError(
             "select=replay needs epochs, and folds of one model (halves, thirds), "
-            f"got epochs={_format(protocol.epochs)} and folds={folds}"
+            f"got epochs={format_value(protocol.epochs)} and folds={folds}"
         )
 
 
 def _check_scheme(protocol: EvaluationProtocol) -> None:
     """Whether the selection scheme can score a trial under the other settings."""
     name = protocol.selection
-    if name not in SCHEMES:
-        raise ValueError("selection", name, SCHEMES)
     if not SCHEMES[name].own_partition:
         if protocol.finalists:
             raise ValueError(
@@ -432,43 +470,3 @@ def _check_scheme(protocol: EvaluationProtocol) -> None:
             f"selection={name} scores a trial after all of its models, so prune must be false; "
             "leave out --prune"
         )
-
-
-@cache
-def _types() -> dict[str, Any]:
-    """Of all fields; found once, for a protocol is checked at every step of the way."""
-    return get_type_hints(EvaluationProtocol, include_extras=True)
-
-
-def _type_of(name: str) -> tuple[Any, bool]:
-    """The type of a field, and whether it may also be None."""
-    type_ = _types()[name]
-    options = get_args(type_)
-    return (options[0], True) if type(None) in options else (type_, False)
-
-
-def _of_its_type(name: str, value: Any) -> Any:
-    """A value, or the text of one, as the field has it."""
-    type_, may_be_none = _type_of(name)
-    if value is None and may_be_none:
-        return None
-    one = get_args(type_)[0] if get_origin(type_) is tuple else type_
-    choices = get_args(one) if get_origin(one) is Literal else ()
-    try:
-        return msgspec.convert(value, type_, strict=not isinstance(value, str | list))
-    except msgspec.ValidationError as error:
-        known = choices or {Pooling: POOLINGS, Split: SPLITS}.get(type_)
-        if known:
-            raise ValueError(name, _format(value), known) from None
-        # As in "Expected `int` >= 1 - at `$[0]`".
-        rule = re.sub(r"`(\w+)`", lambda word: WORDS.get(word[1], word[1]), str(error))
-        rule = rule.removeprefix("Expected ").partition(" - at")[0].partition(", got")[0]
-        raise ValueError(f"{name} must be {rule}, got {_format(value)}") from None
-
-
-def _format(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ",".join(_format(part) for part in value)
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value)

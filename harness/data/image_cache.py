@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from PIL import Image
@@ -140,6 +140,7 @@ def open_store(
     *,
     allow_broken: bool = False,
     decoded: bool = True,
+    depends_on: Mapping[str, Any] | None = None,
     report: OnProgress = no_progress,
 ) -> ImageStore:
     """The images of `indices`, from the cache or built into it now.
@@ -147,6 +148,8 @@ def open_store(
     Only the images asked for are opened, so a store of training classes never sees a test image.
 
     Args:
+        depends_on: protocol field -> value, of all fields that the pixels depend on. Default: the
+            short side alone.
         allow_broken: go on without images that cannot be decoded.
         decoded: keep decoded pixels; else the cache only says what was found.
     """
@@ -157,7 +160,8 @@ def open_store(
         images = _decoded(listing, indices, short_side, allow_broken)
         _write(listing, indices, images, decoded, work, report)
 
-    folder = cache_dir / store_key(listing, indices, short_side, decoded)
+    settings = depends_on or {"resize": short_side}
+    folder = cache_dir / store_key(listing, indices, settings, decoded)
     found = build_cache(folder, build, lambda folder: _read(folder, listing, indices, decoded))
     if found.broken and not allow_broken:
         raise HarnessError(_broken_message(found.broken))
@@ -206,10 +210,16 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def store_key(
-    listing: Listing, indices: Sequence[int], short_side: int, decoded: bool = True
+    listing: Listing, indices: Sequence[int], settings: Mapping[str, Any], decoded: bool = True
 ) -> str:
-    """Names the cache of some images; another version of any of them gives another name."""
-    digest = hashlib.sha256(f"{CACHE_VERSION} {short_side} {listing.mode} {decoded}".encode())
+    """Return the name of the cache of some images, which changes if any of them changes.
+
+    Args:
+        settings: protocol field -> value, of all fields that the pixels depend on.
+    """
+    # The short side was alone at first, without its name.
+    said = " ".join(str(v) if k == "resize" else f"{k}={v}" for k, v in settings.items())
+    digest = hashlib.sha256(f"{CACHE_VERSION} {said} {listing.mode} {decoded}".encode())
     for i in indices:
         digest.update(f"{listing.names[i]}\0{listing.labels[i]}\0{listing.stamp(i)}\n".encode())
     return digest.hexdigest()[:24]

@@ -39,6 +39,7 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
         benchmark.cache,
         allow_broken=config.allow_missing,
         decoded=config.cache == "on",
+        depends_on=protocol.cache_key("images"),
         report=_reporter("decoding", benchmark, listener),
     )
     _check_classes(benchmark, part, store)
@@ -60,13 +61,11 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
     protocol, config = benchmark.protocol, benchmark.config
     listed = benchmark.listed(part)
     key = {
-        "images": store_key(benchmark.listing, listed, protocol.resize),
+        "images": store_key(benchmark.listing, listed, protocol.cache_key("images")),
         "allow_missing": config.allow_missing,
-        "trunk": benchmark.trunk.name,
         "weights": benchmark.weights,
         "init": None if benchmark.pretrained else config.seed,
-        "crop": protocol.crop,
-        "pooling": protocol.pooling,
+        **protocol.cache_key("features"),
     }
 
     def build_encoder() -> tuple[Encode, Loader]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from harness.metrics.names import METRICS
-from harness.protocols.protocol import NEUTRAL
+from harness.protocols.fields import defaults_left_out
+from harness.protocols.protocol import EvaluationProtocol
 from harness.records.layout import find_records
 from harness.records.records import (
     TEST_SELECTED,
@@ -183,11 +184,17 @@ def _settings(record: AnyRecord, more: Iterable[str]) -> dict[str, Any]:
 
 def setting(stated: Mapping[str, Any], name: str) -> Any:
     """A field of a protocol as a record has it, whether it is stated there or not."""
-    value = stated.get(name, NEUTRAL.get(name))
+    return _as_json(stated.get(name, UNSTATED.get(name)))
+
+
+def _as_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-UNSTATED = {name: setting({}, name) for name in NEUTRAL}
+# Values of the fields that an identity does not state.
+UNSTATED = {
+    name: _as_json(default) for name, default in defaults_left_out(EvaluationProtocol).items()
+}
 
 
 def _measured_on(record: AnyRecord) -> dict[str, str]:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 from harness import registry
 from harness.metrics.names import METRICS
-from harness.protocols.protocol import (
-    OUTSIDE_IDENTITY,
-    SEPARATOR,
-    EvaluationProtocol,
-    check,
-    parse_changes,
-)
+from harness.protocols.fields import changeable_fields
+from harness.protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
 from harness.protocols.splits import applicable_folds, split_classes
 from harness.testing.expect import expect, expect_no_error
 from harness.testing.exported import items_of
@@ -50,7 +44,7 @@ def name_can_be_typed_and_be_a_folder(protocol: EvaluationProtocol) -> None:
 
 def data_sets_of_their_own_exist(protocol: EvaluationProtocol) -> None:
     """Settings under a mistyped name would never be used."""
-    known, allowed = registry.names("dataset"), _in_identity()
+    known, allowed = registry.names("dataset"), changeable_fields(type(protocol))
     for dataset, settings in protocol.datasets.items():
         where = f"{protocol.name} has settings for '{dataset}'"
         expect(dataset in known, f"{where}; known are {', '.join(known)}")
@@ -76,12 +70,16 @@ def values_survive_their_spelling(protocol: EvaluationProtocol) -> None:
     Else the same settings would have two identities.
     """
     for where, settled in _settled(protocol):
-        for name in sorted(_in_identity()):
+        plain = type(protocol)("plain")
+        for name in sorted(changeable_fields(type(protocol))):
             value = getattr(settled, name)
-            spelled = EvaluationProtocol("plain").on("", {name: value}).name
+            spelled = plain.on("", {name: value}).name
             changes = spelled.removeprefix("plain").removeprefix(SEPARATOR)
-            read = parse_changes(changes)[name] if changes else _default(name)
-            expect(repr(read) == repr(value), f"{where}: {name}={value!r} is read back as {read!r}")
+            read = parse_changes(changes, type(protocol)) if changes else vars(plain)
+            expect(
+                repr(read[name]) == repr(value),
+                f"{where}: {name}={value!r} is read back as {read[name]!r}",
+            )
 
 
 def identity_can_be_written(protocol: EvaluationProtocol) -> None:
@@ -126,12 +124,3 @@ def _settled(protocol: EvaluationProtocol) -> Iterator[tuple[str, EvaluationProt
     """On every data set, with how to call it."""
     for dataset in registry.names("dataset"):
         yield f"{protocol.name} on {dataset}", protocol.on(dataset)
-
-
-def _in_identity() -> set[str]:
-    """Fields that a data set may change, or a name behind a +."""
-    return {one.name for one in fields(EvaluationProtocol)} - {"name", *OUTSIDE_IDENTITY}
-
-
-def _default(name: str) -> object:
-    return getattr(EvaluationProtocol("plain"), name)

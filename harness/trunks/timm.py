@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from harness.errors import unknown
 from harness.trunks.trunk import Trunk, TrunkFamily
 from harness.trunks.weights import Download, read, unfit
 
@@ -208,7 +209,7 @@ def _settings(name: str) -> PretrainedCfg:
     import timm
 
     if not timm.is_model(name):
-        raise ValueError("model of timm (timm.list_models() lists them)", name, timm.list_models())
+        raise unknown("model of timm (timm.list_models() lists them)", name, timm.list_models())
     try:
         settings = timm.get_pretrained_cfg(name, allow_unregistered=False)
     except RuntimeError as error:  # a wrong tag behind the name

@@ -11,6 +11,8 @@ import torch
 from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity
 from torch import Tensor
 
+from harness.errors import unknown
+
 _VALUES_ARE_CHECKED = ContextVar("values are checked", default=False)
 
 
@@ -83,11 +85,11 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 
 
 def check_base_params(base: str, given: Mapping[str, float], known: Iterable[str]) -> None:
-    """Raise ValueError for the first parameter that the base loss does not have."""
+    """Raise UnknownName for the first parameter that the base loss does not have."""
     names = tuple(known)
     for name in given:
         if name not in names:
-            raise ValueError(f"base '{base}' has parameters {', '.join(names)}, got {name!r}")
+            raise unknown(f"parameter of base '{base}'", name, names)
 
 
 def check_cosine(system: str, distance: BaseDistance) -> None:

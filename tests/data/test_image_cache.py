@@ -166,7 +166,7 @@ def test_a_cache_folder_that_cannot_be_written_is_said_plainly(
 def test_the_rest_of_a_killed_build_is_cleared_away(
     uneven_listing: Listing, tmp_path: Path
 ) -> None:
-    key = store_module.store_key(uneven_listing, range(8), 32)
+    key = store_module.store_key(uneven_listing, range(8), {"resize": 32})
     left = tmp_path / "cache" / f".{key}.killed"
     left.mkdir(parents=True)
     (left / "pixels.u8").write_bytes(b"half")

@@ -43,7 +43,7 @@ COMMANDS = commands_of(typer.main.get_command(app))
         (["search", "--loss", "ms", "--select", "best"], "No such option: --select"),
         (["eval", "--select", "best"], "'select' takes mean, mean-se, got 'best'"),
         (["search", "--loss", "ms", "--trunk", "resnet"], "no trunk named 'resnet'"),
-        (["search", "--loss", "ms", "--preset", "mine"], "ms has no preset 'mine'"),
+        (["search", "--loss", "ms", "--preset", "mine"], "no preset of ms named 'mine'"),
         (
             ["search", "--loss", "ms", "--trials", "-3"],
             "'trials' takes a whole number >= 0, got -3",

@@ -201,7 +201,7 @@ def test_setting_proxies_keeps_the_parameter_that_an_optimizer_holds() -> None:
     ("arguments", "message"),
     [
         ({"base": "c3"}, "must be one of c1, c2, ms, triplet or a PML loss, got 'c3'"),
-        ({"base_params": {"margin": 1}}, "parameters pos_margin, neg_margin, got 'margin'"),
+        ({"base_params": {"margin": 1}}, "no parameter of base 'c2' named 'margin'"),
         ({"base": NTXentLoss(), "base_params": {"margin": 1}}, "base given by name"),
         ({"proxies_per_class": 0}, "proxies_per_class must be positive, got 0"),
         ({"batch_loss_weight": -1}, "must not be negative, got -1"),

@@ -417,7 +417,7 @@ def test_a_head_of_another_shape_is_refused() -> None:
     ("arguments", "message"),
     [
         ({"base": "softmax"}, "one of triplet, proxyanchor, cosface, margin, got 'softmax'"),
-        ({"base_params": {"scale": 1}}, "parameters margin, alpha, got 'scale'"),
+        ({"base_params": {"scale": 1}}, "no parameter of base '.*' named 'scale'"),
         ({"groups": 3}, "groups=3, embedding_size=8"),
         ({"repre_weight": -1.0}, "repre_weight must not be negative, got -1.0"),
     ],

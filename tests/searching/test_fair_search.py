@@ -105,7 +105,7 @@ def test_the_paper_s_space_is_a_method_of_its_own(config: RunConfig) -> None:
 
 
 def test_a_method_without_another_space_says_so(config: RunConfig) -> None:
-    with pytest.raises(HarnessError, match=r"triplet has no space 'paper'; it has: none"):
+    with pytest.raises(HarnessError, match=r"no other space of triplet named 'paper'"):
         build_experiment(config.updated({"loss": "triplet", "space": "paper"}))
 
 

@@ -244,7 +244,7 @@ def test_every_value_is_checked_before_any_work(
         "params.ration=1": "Did you mean 'ratio'",
         "protocol.batch_size=8,none": "batch_size must be a whole number",
         "protocol.pooling=avg,mean": "no pooling named 'mean'",
-        "preset=mlrc,nobody": "has no preset 'nobody'",
+        "preset=mlrc,nobody": "named 'nobody'",
         "params.proxies_per_class=1..30000": "30,000 points, more than --max-points 200",
     }
     for axis, says in refused.items():

@@ -53,10 +53,10 @@ def test_an_unknown_name_is_refused_with_advice() -> None:
         (on_glyphs(trials=5), "'trials'.* is no field that may differ there"),
         (on_glyphs(name="other"), "'name'.* is no field that may differ there"),
         (on_glyphs(crop=300), r"sound on glyphs: ValueError: crop \(300\) must not exceed"),
-        (replace(SOUND, folds="fifths"), "sound on cars: ValueError"),
+        (replace(SOUND, folds="fifths"), "sound on cars: UnknownName: no folds named 'fifths'"),
         (replace(SOUND, metric="accuracy"), "selects by 'accuracy'; known are map_at_r"),
         (on_glyphs(lr=1), r"sound on glyphs: lr=1 is read back as 1\.0"),
-        (replace(SOUND, trunk="resnet51"), "sound on cars: HarnessError: no trunk named"),
+        (replace(SOUND, trunk="resnet51"), "sound on cars: UnknownName: no trunk named"),
     ],
 )
 def test_what_breaks_the_contract_is_named(protocol: EvaluationProtocol, message: str) -> None:
