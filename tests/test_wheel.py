@@ -67,6 +67,16 @@ def test_the_weights_of_the_embedded_trunk_come_with_the_package(installed: Path
 
 
 @pytest.mark.slow
+def test_the_papers_figures_come_with_the_package(installed: Path, tmp_path: Path) -> None:
+    files = {path.name: path.read_bytes() for path in (ROOT / "protocols/figures").iterdir()}
+    folder = installed / "harness" / "protocols" / "figures"
+    assert files and {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    listed = ("-m", "harness", "list", "figures")
+    text = run(sys.executable, *listed, cwd=tmp_path, path=installed)
+    assert all(f"  {name.removesuffix('.yaml')} " in text for name in files)
+
+
+@pytest.mark.slow
 def test_a_loss_can_be_held_against_those_that_were_searched(
     installed: Path, tmp_path: Path
 ) -> None:

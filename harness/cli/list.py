@@ -48,11 +48,12 @@ def list_(
 
 
 def _print_figures() -> None:
-    from harness.sweeping.paper_sweeps import FIGURES as figures
+    from harness.sweeping.paper_figures import load_figures
 
     say(f"{FIGURES}: of papers, for harness sweep --figure NAME")
-    for name, figure in figures.items():
-        say(f"  {name:<24} {figure.summary}; {figure.dataset}, {figure.protocol}")
+    for name, figure in load_figures().items():
+        about = f"{figure.summary} ({figure.source})"
+        say(f"  {name:<24} {about}; {figure.dataset}, {figure.protocol}")
 
 
 def _print_method(method: Method, dataset: str) -> None:

@@ -96,10 +96,11 @@ def sweep(
         "metrics": parse_metrics(wanted),
     }
     if figure:
-        from harness.sweeping.paper_sweeps import find_figure, sweep_of
+        from harness.sweeping.figure_sweep import build_sweep
+        from harness.sweeping.paper_figures import find_figure
 
         axes = own.pop("axes")
-        asked = sweep_of(find_figure(figure), given.values, axes, quick, test, seeds)
+        asked = build_sweep(find_figure(figure), given.values, axes, quick, test, seeds)
         # Flags replace the settings of the figure.
         asked = replace(asked, **{key: value for key, value in own.items() if value})
     elif quick:

@@ -15,7 +15,7 @@ from documents import DOCUMENTS, ROOT, blocks, commands_in, flags_in, name_of
 from harness import registry
 from harness.cli import app
 from harness.metrics.names import is_metric
-from harness.sweeping.paper_sweeps import find_figure
+from harness.sweeping.paper_figures import find_figure
 
 COMMANDS = sorted({command for document in DOCUMENTS for command in commands_in(document)})
 

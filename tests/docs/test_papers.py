@@ -21,7 +21,8 @@ from harness.experiment import Experiment, build_experiment, check_validated
 from harness.metrics.names import is_metric, parse_metrics
 from harness.report.figures import FIGURES as PLOTS
 from harness.sweeping.axes import config_at, parse_axis, parse_variant
-from harness.sweeping.paper_sweeps import find_figure, sweep_of
+from harness.sweeping.figure_sweep import build_sweep
+from harness.sweeping.paper_figures import find_figure
 from harness.sweeping.run import Sweep
 
 DOCUMENT = ROOT / "docs" / "papers.md"
@@ -111,7 +112,7 @@ def points_of(flags: dict[str, Any], values: Any, losses: list[str]) -> list[Run
     seeds, axes = flags["seeds"], [parse_axis(text) for text in flags["over"] or []]
     if flags["figure"]:
         figure = find_figure(flags["figure"])
-        asked = sweep_of(figure, values, axes, flags["quick"], flags["test"], seeds)
+        asked = build_sweep(figure, values, axes, flags["quick"], flags["test"], seeds)
     else:
         variants = dict(parse_variant(text) for text in flags["variant"] or [])
         asked = Sweep(losses, axes, values, variants, seeds=seeds)

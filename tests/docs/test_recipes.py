@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from documents import recipes
+from documents import ROOT, blocks, recipes
 from PIL import Image
 
 from harness import registry
+from harness.sweeping import paper_figures
+from harness.sweeping.figure_sweep import build_sweep
 from harness.testing import check_dataset, check_method, check_protocol
 
 Extract = Callable[[str], Path]
@@ -47,6 +49,14 @@ def test_there_is_a_recipe_for_each() -> None:
     assert [Path(path).parent.as_posix() for path in recipes()] == [
         *("losses", "harness/datasets", "protocols")
     ]
+
+
+def test_the_figure_is_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (figure,) = [text for text in blocks(ROOT / "CONTRIBUTING.md", "yaml") if "read_off:" in text]
+    (tmp_path / "proxygml-scale.yaml").write_text(figure)
+    monkeypatch.setattr(paper_figures, "FOLDER", tmp_path)
+    asked = build_sweep(paper_figures.find_figure("proxygml-scale"))
+    assert len(asked.points()) == len(asked.published) == 3
 
 
 def test_the_loss_keeps_its_contract(extract: Extract) -> None:
