@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 import yaml
 from msgspec import Meta
 
-from harness.errors import HarnessError, refusing, unknown
+from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.foreign_files import RefusedFile, read_foreign
 from harness.plain_text import writable
 from harness.plain_yaml import read_yaml
@@ -328,7 +328,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        with refusing():
+        with convert_value_errors():
             convert(vars(self), _typed_dict(kind), "config")
         for name, about in keys(kind).items():
             if about.is_path:
@@ -422,7 +422,7 @@ def load_config(path: Path, what: str = "config", foreign: bool = False) -> dict
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise HarnessError(f"cannot read {what} {path}: {reason}") from None
-    with refusing(f"{path} is not valid YAML"):
+    with convert_value_errors(f"{path} is not valid YAML"):
         values = read_yaml(text)
     if values is None:
         return {}
@@ -442,7 +442,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals:
             raise HarnessError(f"--set takes key=value, got '{text}'")
-        with refusing(f"--set {text}"):
+        with convert_value_errors(f"--set {text}"):
             parsed = read_yaml(value) if value else ""
         if key.startswith("params."):
             params[key.removeprefix("params.")] = parsed

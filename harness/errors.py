@@ -33,7 +33,7 @@ class UnknownName(HarnessError, ValueError):
 
 
 @contextmanager
-def refusing(what: str = "") -> Iterator[None]:
+def convert_value_errors(what: str = "") -> Iterator[None]:
     """Turn a ValueError of a loss, protocol, data set or trunk into a HarnessError.
 
     Args:

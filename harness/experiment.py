@@ -18,7 +18,7 @@ import numpy as np
 
 from harness import registry
 from harness.config import RunConfig
-from harness.errors import HarnessError, refusing, unknown
+from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.losses.method import Method, Preset, Space, cast_to
 from harness.metrics.names import check_metrics, check_selection_metric
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol
@@ -60,13 +60,13 @@ class Benchmark:
     @cached_property
     def weights(self) -> str:
         """Fingerprint of those that the trunk starts from; "none" if they are random."""
-        with refusing():
+        with convert_value_errors():
             return self.trunk.fingerprint(self.config.weights)
 
     @cached_property
     def trunk_label(self) -> str:
         """Name of the trunk in results; tells two files of weights apart."""
-        with refusing():
+        with convert_value_errors():
             return self.trunk.label(self.config.weights)
 
     @property
@@ -237,11 +237,11 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
             "  take a protocol whose rows never are: --protocol classic-drml"
         )
     if split is None:
-        with refusing():
+        with convert_value_errors():
             given = _trainval(protocol, listing)
             split = split_classes(listing.num_classes, protocol.folds, given)
     trunk = registry.load_trunk(config.trunk or protocol.trunk)
-    with refusing():
+    with convert_value_errors():
         trunk.check_side(protocol.crop)
     return Benchmark(
         config=config,
@@ -318,11 +318,11 @@ def build_experiment(config: RunConfig, begun_as: str = "") -> Experiment:
             "command to go on, or search what it is now"
         )
     dataset, _ = registry.load_dataset(config.dataset)
-    with refusing():
+    with convert_value_errors():
         if config.space:
             method = method.with_space(config.space)
         preset = method.preset(config.preset, dataset.name)
-    at_home = config.protocol.partition(SEPARATOR)[0] in preset.under
+    at_home = config.protocol.partition(SEPARATOR)[0] in preset.belongs_to
     benchmark = build_benchmark(config, {} if at_home else preset.protocol)
     _check_select(benchmark)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
@@ -391,7 +391,7 @@ def _typed_params(method: Method, benchmark: Benchmark) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise unknown("parameter", name, known, f"these are the parameters of {method.name}")
-    with refusing():
+    with convert_value_errors():
         return {
             **method.cast(given, benchmark.dataset, num_train),
             **{name: cast_to(common[name], name, given[name]) for name in common if name in given},

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError, refusing, unknown
+from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.loss_file import digest_of, is_file, modules_in, sources_of
 from harness.losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
 from harness.old_import_names import old_import_names
@@ -173,7 +173,7 @@ def forget_listings() -> None:
 
 def _listed(dataset: Dataset, root: Path | None) -> Listing:
     try:
-        with refusing():
+        with convert_value_errors():
             return dataset.list_images(root)
     except OSError as error:
         raise HarnessError(
@@ -187,7 +187,7 @@ def load_trunk(spec: str) -> Trunk:
     family, colon, member = spec.partition(":")
     if not colon:
         return load_item("trunk", spec)
-    with refusing():
+    with convert_value_errors():
         return load_item("trunk", f"{family}:NAME").member(member)
 
 
@@ -204,9 +204,9 @@ def load_protocol(
     """
     name, _, spelled = spec.partition(SEPARATOR)
     protocol: EvaluationProtocol = load_item("protocol", name)
-    with refusing(f"protocol '{spec}'"):
+    with convert_value_errors(f"protocol '{spec}'"):
         wanted = parse_changes(spelled, type(protocol)) if spelled else {}
-        settled = protocol.on(dataset, {**(changes or {}), **wanted}, trunk)
+        settled = protocol.for_dataset(dataset, {**(changes or {}), **wanted}, trunk)
         check(settled)
     return settled
 
@@ -304,7 +304,7 @@ def _method_of_class(path: Path, module: ModuleType) -> Method:
             f"{path} must define one pytorch-metric-learning loss class (it defines "
             f"{len(classes)}) and may define SPACE, or export METHODS"
         )
-    with refusing(f"SPACE of {path}"):
+    with convert_value_errors(f"SPACE of {path}"):
         space = check_space(getattr(module, "SPACE", None) or {})
     return _wrap_class(path.stem, classes[0], space)
 

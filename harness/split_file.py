@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import load_config
-from harness.errors import HarnessError, refusing, unknown
+from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.protocols.splits import GIVEN, ClassSplit, Fold, check_enough, cut
 
 PARTS = ("train", "validation", "test")
@@ -39,7 +39,7 @@ def read_split(path: Path, class_names: Sequence[str], folds: str) -> ClassSplit
     if parts["validation"]:
         fold = Fold(*(tuple(sorted(parts[name])) for name in ("train", "validation")))
         return ClassSplit(trainval, test, (fold,))
-    with refusing(str(path)):
+    with convert_value_errors(str(path)):
         check_enough(folds, len(trainval), "in its list `train`")
     return ClassSplit(trainval, test, cut(trainval, folds))
 

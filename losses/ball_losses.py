@@ -126,7 +126,7 @@ def _method(pair_loss: str, paper: str) -> Method:
         presets={
             "mlrc": {dataset: Preset(params) for dataset, params in published},
             "paper": {
-                dataset: Preset(params, CCP_PROTOCOL, under=CCP_PROTOCOLS)
+                dataset: Preset(params, CCP_PROTOCOL, belongs_to=CCP_PROTOCOLS)
                 for dataset, params in published
             },
         },

@@ -199,7 +199,7 @@ def as_in_ccp(by_dataset: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
     """Presets of its tables, which are of four folds, and of its ablations."""
     return {
         dataset: Preset(
-            {**params, **_CCP_PROXY_LR}, _CCP_PROTOCOL, under=("mlrc-ccp", "ablation-ccp")
+            {**params, **_CCP_PROXY_LR}, _CCP_PROTOCOL, belongs_to=("mlrc-ccp", "ablation-ccp")
         )
         for dataset, params in by_dataset.items()
     }
@@ -246,7 +246,9 @@ _ANCHOR = {"margin": 0.1, "alpha": 32.0}
 
 def _anchor_official(lr: float) -> Preset:
     rates = {"loss_lr": 100 * lr, "head_lr": lr, "trunk_lr": lr}
-    return Preset({**_ANCHOR, **rates}, {**_ANCHOR_PROTOCOL, "lr": lr}, under=("classic-drml",))
+    return Preset(
+        {**_ANCHOR, **rates}, {**_ANCHOR_PROTOCOL, "lr": lr}, belongs_to=("classic-drml",)
+    )
 
 
 METHODS = (
@@ -289,7 +291,7 @@ METHODS = (
                 "cub": Preset(
                     {"softmax_scale": 32.0, "loss_lr": 1e-4},
                     {**_ANCHOR_PROTOCOL, "batch_size": 128},
-                    under=("classic-hpl",),
+                    belongs_to=("classic-hpl",),
                 )
             }
         },
@@ -444,7 +446,7 @@ METHODS = (
         papers={
             "paper": {
                 "cub": Preset(
-                    {**_ANCHOR, "loss_lr": 0.01}, _ANCHOR_PROTOCOL, under=("classic-hpl",)
+                    {**_ANCHOR, "loss_lr": 0.01}, _ANCHOR_PROTOCOL, belongs_to=("classic-hpl",)
                 )
             },
             "official": {"cub": _anchor_official(1e-4), "sop": _anchor_official(6e-4)},

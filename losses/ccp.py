@@ -450,7 +450,7 @@ def _presets(pair_loss: str, authors: Params, paper: Params) -> dict[str, dict[s
                     **base_params,
                 },
                 protocol,
-                under=CCP_PROTOCOLS if protocol else (),
+                belongs_to=CCP_PROTOCOLS if protocol else (),
             )
             for dataset, base_params in PAIR_LOSSES[pair_loss].published.items()
         }
@@ -482,7 +482,7 @@ def _method(pair_loss: str, aliases: tuple[str, ...] = ()) -> Method:
         ),
         normalizer="ball",
         aliases=aliases,
-        base=Base(base.alone, corner={"batch_share": 1.0, "reference_weight": 1e-5}),
+        base=Base(base.alone, almost_base_at={"batch_share": 1.0, "reference_weight": 1e-5}),
         compared_with=(f"{pair_loss}-xbm",) if pair_loss in ("c1", "c2") else (),
         spaces={"paper": NamedSpace(paper_space, as_published)},
     )

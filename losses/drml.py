@@ -437,10 +437,12 @@ def _presets(base: str) -> dict[str, dict[str, Preset]]:
     return {
         "mlrc": {dataset: Preset(values) for dataset, values in mlrc.items()},
         "paper": {
-            "cub": Preset(params, {"embedding_size": 128, "batch_size": 32}, under=("mlrc",))
+            "cub": Preset(params, {"embedding_size": 128, "batch_size": 32}, belongs_to=("mlrc",))
         },
         "official": {
-            "cub": Preset({**params, "head_lr": 1e-3}, _OFFICIAL_PROTOCOL, under=("classic-drml",))
+            "cub": Preset(
+                {**params, "head_lr": 1e-3}, _OFFICIAL_PROTOCOL, belongs_to=("classic-drml",)
+            )
         },
     }
 

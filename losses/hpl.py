@@ -544,11 +544,11 @@ def _presets(base: str, levels_differ: bool) -> dict[str, dict[str, Preset]]:
                     **_at_levels(values, levels),
                 },
                 protocol,
-                under=under,
+                belongs_to=protocols,
             )
             for dataset, (values, loss_lr) in by_dataset.items()
         }
-        for name, (by_dataset, protocol, under) in sources.items()
+        for name, (by_dataset, protocol, protocols) in sources.items()
     }
 
 
@@ -562,7 +562,7 @@ def _method(name: str, base: str, build: Callable[..., nn.Module], **rest: Any) 
         space=partial(space, base=base),
         presets=_presets(base, levels_differ=False),
         samples_per_class=1,
-        base=replace(ALONE[base], corner={"coarse_weight": 1e-3}),
+        base=replace(ALONE[base], almost_base_at={"coarse_weight": 1e-3}),
         spaces={"paper": levels},
         **rest,
     )

@@ -6,7 +6,8 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, get_args, get_origin
 
 from optuna.distributions import (
@@ -102,24 +103,47 @@ class Hook:
         del state
 
 
+def _renamed(old: str, new: str) -> Callable[[Any], Any]:
+    """Let files of users still write and read a field of a dataclass by its old name."""
+
+    def decorate(cls: Any) -> Any:
+        init = cls.__init__
+
+        @wraps(init)
+        def __init__(self: Any, *args: Any, **values: Any) -> None:
+            if old in values:
+                values[new] = values.pop(old)
+            init(self, *args, **values)
+
+        cls.__init__ = __init__
+        setattr(cls, old, property(attrgetter(new)))
+        return cls
+
+    return decorate
+
+
+@_renamed("under", "belongs_to")
 @dataclass(frozen=True)
 class Preset:
     """Parameters that somebody published, and the protocol fields that go with them.
 
     Attributes:
-        under: protocols that it belongs to, by name, the usual one first. There `protocol` says
-            nothing new; it makes another one similar.
-        space: ranges that its parameters are searched in, where the method's do not hold them.
-        tuned_by_us: not published, but found on validation folds of ours; never in `mlrc`.
+        params: parameter -> value.
+        protocol: protocol field -> value, applied under all other protocols.
+        belongs_to: names of the protocols that have these fields already, the usual one first.
+            Formerly `under`.
+        space: parameter -> range to search, if the value is outside of the method's range.
+        tuned_by_us: not published, but found on our validation folds; never in `mlrc`.
     """
 
     params: Params
     protocol: Mapping[str, Any] = field(default_factory=dict)
-    under: tuple[str, ...] = ()
+    belongs_to: tuple[str, ...] = ()
     space: Space = field(default_factory=dict)
     tuned_by_us: bool = False
 
 
+@_renamed("corner", "almost_base_at")
 @dataclass(frozen=True)
 class Base:
     """The method that a method adds something to, and must be able to fall back to.
@@ -130,13 +154,14 @@ class Base:
     Attributes:
         name: of the base's method.
         renamed: parameter of the base -> what the method calls it, where that differs.
-        corner: values of the method's own parameters at which a step is nearly its base's.
+        almost_base_at: values of the method's additional parameters at which a training step is
+            almost that of the base. Formerly `corner`.
         replaces_head: the base is no point of the method's space, since its head is another.
     """
 
     name: str
     renamed: Mapping[str, str] = field(default_factory=dict)
-    corner: Params = field(default_factory=dict)
+    almost_base_at: Params = field(default_factory=dict)
     replaces_head: bool = False
 
 

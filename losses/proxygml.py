@@ -329,7 +329,7 @@ def _published(params: dict[str, Any], freeze_batchnorm: bool) -> Preset:
         "embedding_size": 512,
         "freeze_batchnorm": freeze_batchnorm,
     }
-    return Preset(params, protocol, under=("classic-proxygml",))
+    return Preset(params, protocol, belongs_to=("classic-proxygml",))
 
 
 # The authors' learning rates, 0.03 (SOP: 0.3), go with Adam's eps = 0.01; with an ordinary eps such

@@ -114,7 +114,7 @@ def _published(
     return Preset(
         {"inverse_temperature": 9.0, "loss_lr": loss_lr},
         protocol | further,
-        under=("two_stage",),
+        belongs_to=("two_stage",),
         space={"loss_lr": FloatDistribution(1e1, 1e4, log=True)},
     )
 

@@ -206,7 +206,7 @@ def _presets(pair_loss: str) -> dict[str, dict[str, Preset]]:
     return {
         "mlrc": mlrc,
         "paper": {
-            dataset: Preset(values, CCP_PROTOCOL, under=CCP_PROTOCOLS)
+            dataset: Preset(values, CCP_PROTOCOL, belongs_to=CCP_PROTOCOLS)
             for dataset, values in params.items()
         },
         # The memory of the XBM authors' code.
@@ -232,7 +232,7 @@ def _method(pair_loss: str) -> Method:
         space=partial(space, pair_loss=pair_loss),
         presets=presets,
         normalizer="ball",
-        base=Base(base.alone, corner={"memory_weight": 1e-3}),
+        base=Base(base.alone, almost_base_at={"memory_weight": 1e-3}),
         spaces={"paper": NamedSpace(partial(paper_space, pair_loss=pair_loss), presets)},
     )
 

@@ -288,7 +288,7 @@ class EvaluationProtocol:
     )
     """Trunk -> data set -> fields that differ there. The data set "" means every data set."""
 
-    def on(
+    def for_dataset(
         self, dataset: str, changes: Mapping[str, Any] | None = None, trunk: str = ""
     ) -> EvaluationProtocol:
         """Return the protocol for one data set, with changes that are added to its name.

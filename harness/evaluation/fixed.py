@@ -8,7 +8,7 @@ from typing import Any
 from harness import registry
 from harness.config import RunConfig
 from harness.data.sources import open_part
-from harness.errors import HarnessError, refusing
+from harness.errors import HarnessError, convert_value_errors
 from harness.evaluation.runs import Job, OpenedRow
 from harness.experiment import build_experiment, check_tested
 from harness.model.build import check_method
@@ -72,12 +72,14 @@ def _preset_of_protocol(config: RunConfig) -> str:
     """The first that belongs to the protocol; the usual one if none does."""
     dataset, _ = registry.load_dataset(config.dataset)
     method, protocol = registry.load_method(config.loss), config.protocol.partition(SEPARATOR)[0]
-    own = (name for name in method.presets if protocol in method.preset(name, dataset.name).under)
+    own = (
+        name for name in method.presets if protocol in method.preset(name, dataset.name).belongs_to
+    )
     return next(own, config.preset)
 
 
 def _protocol_of_preset(config: RunConfig) -> str:
     dataset, _ = registry.load_dataset(config.dataset)
-    with refusing():
+    with convert_value_errors():
         preset = registry.load_method(config.loss).preset(config.preset, dataset.name)
-    return next(iter(preset.under), config.protocol)
+    return next(iter(preset.belongs_to), config.protocol)

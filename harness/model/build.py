@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.errors import HarnessError, refusing
+from harness.errors import HarnessError, convert_value_errors
 from harness.experiment import Benchmark, Experiment
 from harness.model.memory import save_memory
 from harness.model.network import FrozenTrunk, Model, PooledTrunk
@@ -41,7 +41,7 @@ def check_trunk(benchmark: Benchmark) -> int:
     asked = (trunk.name, benchmark.weights, channels, crop, *saving)
     if asked in _widths:  # for another method
         return _widths[asked]
-    with refusing():
+    with convert_value_errors():
         built = build_trunk(benchmark, seed=0).eval()
     trouble = _trouble(built, channels, crop)
     if trouble:

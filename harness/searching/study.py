@@ -293,7 +293,7 @@ def base_facts(method: Method) -> SearchFacts:
     base = method.base
     return {
         "base": base.name if base else "",
-        "corner": dict(base.corner) if base else {},
+        "corner": dict(base.almost_base_at) if base else {},
         "compared_with": list(method.compared_with),
     }
 

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from harness.config import RunConfig, keys
-from harness.errors import HarnessError, refusing, unknown
+from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.plain_yaml import read_yaml
 from harness.protocols.protocol import with_change
 
@@ -82,7 +82,7 @@ def _parse_values(text: str) -> list[Any]:
 
 
 def _parse_value(text: str) -> Any:
-    with refusing(f"'{text}' is no value"):
+    with convert_value_errors(f"'{text}' is no value"):
         return read_yaml(text)
 
 

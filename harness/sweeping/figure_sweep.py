@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import registry
-from harness.errors import HarnessError, refusing, unknown
+from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.metrics.names import EMBEDDINGS, METRICS, check_metrics
 from harness.protocols.protocol import with_change
 from harness.records.published import PAPERS, find_folder, read
@@ -196,7 +196,7 @@ def _quick_protocol(name: str) -> str:
 def _naming(figure: PaperFigure, key: str) -> Iterator[None]:
     """Begin the message of every error with the file and the key that caused it."""
     try:
-        with refusing():
+        with convert_value_errors():
             yield
     except HarnessError as error:
         raise HarnessError(f"{figure.path}: {key}: {error}") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import load_config
-from harness.errors import HarnessError, refusing, unknown
+from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.typed import convert
 
 FOLDER = Path(__file__).parents[1] / "protocols" / "figures"
@@ -112,7 +112,7 @@ def _read(path: Path) -> PaperFigure:
     values = load_config(path, "figure")
     if "name" in values:
         raise HarnessError(f"{path}: the file's name is the figure's name; remove the key 'name'")
-    with refusing():
+    with convert_value_errors():
         figure = convert({**values, "name": path.stem}, PaperFigure, str(path))
         for key, type_ in (("read_off", ReadOff), ("tables", TableRows)):
             for number, entry in enumerate(values.get(key, [])):

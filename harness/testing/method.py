@@ -183,17 +183,17 @@ def wrapper_searches_what_its_base_does(method: Method) -> None:
 
 
 def wrapper_comes_near_its_base(method: Method) -> None:
-    """At one corner of its space a step's gradient differs from the base's by under 1 %."""
+    """At `almost_base_at`, the gradient of a step differs from the base's by less than 1%."""
     base = _base_of(method)
     if method.base is None or base is None or method.base.replaces_head:
         return
     space = method.space("cub", NUM_CLASSES)
-    for name, value in method.base.corner.items():
+    for name, value in method.base.almost_base_at.items():
         expect(
             name in space and _lies_in(value, space[name]),
-            f"the corner {name}={value} of {method.name} lies outside of its space",
+            f"almost_base_at of {method.name} has {name}={value}, which is outside of its space",
         )
-    params = {**method.preset("mlrc", "cub").params, **method.base.corner}
+    params = {**method.preset("mlrc", "cub").params, **method.base.almost_base_at}
     base_params = {
         name: params[method.base.renamed.get(name, name)] for name in base.space("cub", NUM_CLASSES)
     }
@@ -201,7 +201,7 @@ def wrapper_comes_near_its_base(method: Method) -> None:
     difference = float((own - theirs).norm() / theirs.norm())
     expect(
         difference < NEAR,
-        f"at {dict(method.base.corner)} a step of {method.name} differs from its base "
+        f"at {dict(method.base.almost_base_at)} a step of {method.name} differs from its base "
         f"{base.name} by {difference:.1%} of the gradient",
     )
 

@@ -73,7 +73,7 @@ def values_survive_their_spelling(protocol: EvaluationProtocol) -> None:
         plain = type(protocol)("plain")
         for name in sorted(changeable_fields(type(protocol))):
             value = getattr(settled, name)
-            spelled = plain.on("", {name: value}).name
+            spelled = plain.for_dataset("", {name: value}).name
             changes = spelled.removeprefix("plain").removeprefix(SEPARATOR)
             read = parse_changes(changes, type(protocol)) if changes else vars(plain)
             expect(
@@ -123,4 +123,4 @@ PROTOCOL_CHECKS = (
 def _settled(protocol: EvaluationProtocol) -> Iterator[tuple[str, EvaluationProtocol]]:
     """On every data set, with how to call it."""
     for dataset in registry.names("dataset"):
-        yield f"{protocol.name} on {dataset}", protocol.on(dataset)
+        yield f"{protocol.name} on {dataset}", protocol.for_dataset(dataset)

@@ -31,10 +31,10 @@ EXPERIMENTS = PAGE.partition("## Every experiment")[2]
 CLI: Any = typer.main.get_command(app)
 COMMANDS = [line for line in dict.fromkeys(commands_in(DOCUMENT)) if " " in line[8:]]
 OF_PAPERS = [
-    (method.name, preset, method.preset(preset, "cub").under)
+    (method.name, preset, method.preset(preset, "cub").belongs_to)
     for method in registry.items("loss").values()
     for preset in method.presets
-    if method.preset(preset, "cub").under
+    if method.preset(preset, "cub").belongs_to
 ]
 
 

@@ -27,9 +27,9 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_every_preset_makes_an_experiment_whose_first_trial_is_in_its_space(method: Method) -> None:
     for preset, dataset in product(method.presets, registry.names("dataset")):
-        under = method.preset(preset, dataset).under
+        belongs_to = method.preset(preset, dataset).belongs_to
         closed = registry.load_dataset(dataset)[0].closed
-        for protocol in dict.fromkeys(("mlrc", *under)):
+        for protocol in dict.fromkeys(("mlrc", *belongs_to)):
             if closed and not protocol.startswith("classic"):
                 continue
             made = build_experiment(
@@ -38,7 +38,7 @@ def test_every_preset_makes_an_experiment_whose_first_trial_is_in_its_space(meth
             params = made.published_params
             assert method.cast(params, dataset, 20) == params
             check_first(made.space, params, preset)
-            if protocol in under:  # its settings are those of the protocol, whose name stays
+            if protocol in belongs_to:  # its settings are those of the protocol, whose name stays
                 assert made.protocol.name == protocol
 
 

@@ -140,7 +140,7 @@ def sub_losses(loss: XBMLoss, embeddings: Tensor, labels: Tensor) -> tuple[float
 def test_in_its_corner_a_step_is_nearly_that_of_its_base_with_a_full_memory(method: Any) -> None:
     assert method.base is not None
     base = c2_loss() if method.base.name == "c2" else C1Loss()
-    loss = XBMLoss(base, DIM, memory_size=32, start=0, **method.base.corner)
+    loss = XBMLoss(base, DIM, memory_size=32, start=0, **method.base.almost_base_at)
     for seed in range(5):
         embeddings, labels = batch(seed)
         embeddings.requires_grad_()

@@ -179,9 +179,18 @@ def test_a_file_can_be_checked(tmp_path: Path) -> None:
         (wrapping(narrower=True), "searches low in .*high=1.0.*, its base contrastive pos_margin"),
         (wrapping(samples_per_class=1), "has another samples_per_class than its base contrastive"),
         (wrapping(corner={"weight": 1.0}), "differs from its base contrastive by .*%"),
-        (wrapping(corner={"weight": 0.0}), "weight=0.0 of wrapper lies outside of its space"),
+        (wrapping(corner={"weight": 0.0}), "wrapper has weight=0.0, which is outside of its space"),
     ],
 )
 def test_what_breaks_the_contract_is_named(method: Method, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_method(method)
+
+
+def test_old_names_of_fields_are_still_read_and_written() -> None:
+    base = Base("contrastive", corner={"weight": 1e-3})
+    assert base == Base("contrastive", almost_base_at={"weight": 1e-3})
+    assert base.corner == replace(base, corner={"weight": 1e-3}).almost_base_at == {"weight": 1e-3}
+    preset = Preset({"margin": 0.5}, under=("mlrc",))
+    assert preset == Preset({"margin": 0.5}, belongs_to=("mlrc",))
+    assert preset.under == preset.belongs_to == ("mlrc",)
