@@ -34,7 +34,7 @@ from harness.config import RunConfig  # noqa: E402
 from harness.experiment import build_experiment  # noqa: E402
 from harness.records.layout import record_path  # noqa: E402
 from harness.searching.study import Study  # noqa: E402
-from harness.searching.summary import index_of  # noqa: E402
+from harness.searching.trials import index_of  # noqa: E402
 from harness.tables import leaderboard  # noqa: E402
 
 SCORES = [0.1, 0.2, 0.3, 0.4]  # of the folds of every trial

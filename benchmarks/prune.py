@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 import harness
 from harness.searching.found import find_searches
 from harness.searching.pruning import is_hopeless
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 
 # Short folds: what counts here is how scores differ between folds, not how high they are.
 PROTOCOL = "mlrc+max_steps=100+validate_every=50"

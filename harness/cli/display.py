@@ -24,6 +24,7 @@ from harness.plain_text import printable
 from harness.system.progress import (
     Begun,
     Event,
+    FinalistScored,
     ModelEnded,
     Placed,
     PointEnded,
@@ -130,6 +131,12 @@ def _failed(place: str, event: TrialEnded | ModelEnded) -> str:
     return f"{place} failed: {event.reason}{trace}"
 
 
+def _finalist(event: FinalistScored) -> str:
+    place = f"{event.method}: finalist {event.finalist}/{event.finalists}"
+    outcome = f"failed: {event.reason}" if event.reason else f"score {_score(event.score)}"
+    return f"{place}, other partition {event.partition}, {outcome}"
+
+
 class Lines:
     """One line per finished unit, for logs."""
 
@@ -165,6 +172,8 @@ class Lines:
                 return f"{place} will be run again: {event.reason}"
             case TrialEnded():
                 return self._trial(event)
+            case FinalistScored():
+                return _finalist(event)
             case ModelEnded():
                 return self._model(event)
             case Tested():
@@ -268,6 +277,8 @@ class Bars:
             case PointEnded():
                 note = f"points, last {_score(event.score)}"
                 self._show("sweep", event.point, event.points, note)
+            case FinalistScored():
+                self._say(_finalist(event))
             case TrialEnded():
                 note = f"trials, last {_score(event.score)} best {_score(event.best)}"
                 self._count(event.method, event.trials, note)

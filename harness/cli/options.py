@@ -52,6 +52,16 @@ PROTOCOL_FLAGS: Mapping[str, tuple[type, Key]] = {
             commands=(*SEARCH, "train"),
         ),
     ),
+    "finalists": (
+        int,
+        Key(
+            help="Trials to score again on other partitions of the classes; 0 for none. "
+            "Part of the protocol's name.",
+            panel=LENGTH,
+            commands=SEARCH,
+            default_help="that of the protocol",
+        ),
+    ),
     "prune": (
         bool,
         Key(

@@ -12,6 +12,7 @@ from harness.cli.options import Given, takes_config
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
+    from harness.records.records import SelectionFacts
     from harness.searching.found import FoundSearch
     from harness.searching.summary import SearchSummary
 
@@ -81,8 +82,11 @@ def print_summary(summary: SearchSummary) -> None:
     say(f"{summary.method}: {_counts(summary)}")
     metric = summary.metric.replace("_at_", "@")
     say(f"  best validation {metric} {summary.best_score:.4f} (trial {summary.best_trial + 1})")
-    folds = " ".join(f"{score:.4f}" for score in summary.fold_scores)
-    say(f"  folds: {folds}, standard deviation {summary.fold_spread:.4f}")
+    scores = " ".join(f"{score:.4f}" for score in summary.fold_scores)
+    parts = "folds" if summary.selection is None else "quarters, by partition"
+    say(f"  {parts}: {scores}, standard deviation {summary.fold_spread:.4f}")
+    if summary.selection is not None and summary.selection["finalists"]:
+        say(f"  finalists: {_finalists(summary.selection)}")
     say(f"  params: {spell(summary.best_params)}")
     for name, end in summary.on_bound.items():
         value = short(summary.best_params[name])
@@ -98,6 +102,18 @@ def print_summary(summary: SearchSummary) -> None:
     say(f"  time: {_times([s for s in summary.trial_seconds if s is not None])}")
     for reason in sorted(set(summary.reasons)):
         say(f"  failed {summary.reasons.count(reason)} times: {reason}")
+
+
+def _finalists(selection: SelectionFacts) -> str:
+    """The mean over partitions of each finalist, and how far luck can move it."""
+    pairs = zip(selection["finalists"], selection["partition_scores"], strict=True)
+    means = [
+        f"trial {trial + 1} {statistics.mean(scores):.4f} ({len(scores)} partitions)"
+        for trial, scores in pairs
+    ]
+    noise = selection["partition_noise"]
+    known = "" if noise is None else f"; noise of a score between partitions {noise:.4f}"
+    return ", ".join(means) + known
 
 
 def _counts(summary: SearchSummary) -> str:

@@ -155,6 +155,7 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
         "importance": {name: rounded(share) for name, share in summary.importance.items()},
         "ranges": {name: ends_of(distribution) for name, distribution in space.items()},
         "asked": {"trials": trials, "reproductions": experiment.protocol.reproductions},
+        **({} if summary.selection is None else {"selection": summary.selection}),
     }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.records.records import SearchFacts
+
 # One trial in so many is the last part of a search, in which nothing should be found any more.
 LAST = 5
 # More models than this share that end at the step limit had no time to converge.
@@ -44,6 +46,34 @@ def not_flat(trials: Sequence[Sequence[float] | None]) -> bool:
         return bool(after)
     rise = np.subtract(max(after, key=np.mean), max(before, key=np.mean))
     return bool(rise.mean() > standard_error(rise.tolist()))
+
+
+def rises(scores: Sequence[float | None], noise: float | None) -> bool:
+    """Whether the best trial so far still became a better one in the last fifth of the search.
+
+    By more than the standard deviation of a difference between two trials.
+
+    Args:
+        scores: of each trial, in the order of the search; None without one.
+        noise: standard deviation of a trial's score between partitions; None counts as 0.
+    """
+    last = math.ceil(len(scores) / LAST)
+    before = [score for score in scores[: len(scores) - last] if score is not None]
+    after = [score for score in scores[len(scores) - last :] if score is not None]
+    if not before or not after:
+        return bool(after)
+    return max(after) - max(before) > math.sqrt(2) * (noise or 0.0)
+
+
+def still_rises(search: SearchFacts) -> bool | None:
+    """Whether a search still found something at its end; None if its record does not tell."""
+    trial_folds, selection = search.get("trial_folds", []), search.get("selection")
+    if not trial_folds or not search.get("dimensions"):
+        return None
+    if selection is None:
+        return not_flat(trial_folds)
+    noise = selection["partition_noise"]
+    return None if noise is None else rises(search["trial_scores"], noise)
 
 
 def share_at_limit(stopped_by: Sequence[str]) -> float | None:

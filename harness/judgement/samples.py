@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from harness.judgement.declared import base_near, declared_rivals
-from harness.judgement.fairness import not_flat, share_at_first, share_at_limit
+from harness.judgement.fairness import share_at_first, share_at_limit, still_rises
 from harness.judgement.judged import Budget, Scope, Score
 from harness.judgement.statistic import (
     MIN_PAIRS,
@@ -153,11 +153,7 @@ class Sample:
 
     @property
     def still_rising(self) -> bool:
-        return any(
-            not_flat(row[-1].search["trial_folds"])
-            for row in self.searches
-            if row[-1].search.get("trial_folds") and row[-1].search.get("dimensions")
-        )
+        return any(still_rises(row[-1].search) for row in self.searches)
 
     @property
     def on_bound(self) -> dict[str, str]:

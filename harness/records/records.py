@@ -79,16 +79,35 @@ class Asked(TypedDict):
     reproductions: Count
 
 
+class SelectionFacts(TypedDict):
+    """How a trial was chosen where trials are not scored by single models.
+
+    Attributes:
+        scheme: the protocol's selection scheme.
+        finalists: indices of the trials that were scored on other partitions, best first by the
+            first partition; empty if there was nothing to choose.
+        partition_scores: the score of each finalist on each partition.
+        partition_noise: standard deviation of a trial's score between partitions, without what
+            these add to all finalists alike; None if it is not known.
+    """
+
+    scheme: str
+    finalists: list[Count]
+    partition_scores: list[list[Share]]
+    partition_noise: NotNegative | None
+
+
 class SearchFacts(TypedDict, total=False):
     """What selected the parameters; nothing where none were searched.
 
     Attributes:
         trials: those that count; failed and pruned ones are among them.
         best_trial: index of the one that was selected.
-        validation: its mean over the folds.
-        validation_folds: its score on each of them.
+        validation: the score that it was chosen by, a mean over folds or partitions.
+        validation_folds: what that score is the mean of.
         trial_scores: of every trial, by index; None if it failed.
-        trial_folds: the same on each fold; None if it failed or was pruned.
+        trial_folds: best validation score of each of its models; None if it failed or was pruned.
+        selection: how the trial was chosen; missing if by the mean over folds.
         dimensions: how many parameters were searched.
         on_bound: parameter -> the end of its range that the selected value lies on.
         space: which of the method's spaces; empty for its own.
@@ -123,6 +142,7 @@ class SearchFacts(TypedDict, total=False):
     trial_seconds: list[NotNegative | None]
     importance: dict[str, NotNegative]
     ranges: dict[str, dict[str, Plain | list[Plain]]]
+    selection: SelectionFacts
 
 
 class Compute(TypedDict, total=False):

@@ -22,6 +22,7 @@ from harness.loss_file import absolute, keep
 from harness.model.build import check_method
 from harness.records.layout import CONFIG
 from harness.records.records import FoldRecord
+from harness.searching.finalist_work import score_finalists
 from harness.searching.pruning import expected_score, is_hopeless
 from harness.searching.samplers import check_first
 from harness.searching.shared import Storage
@@ -78,7 +79,7 @@ class Search:
 def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
     """Search every config in turn, with workers that move on together; finished work is kept."""
     studies = [prepare(config, listener) for config in configs]
-    missing = sum(study.missing() for study in studies)
+    missing = sum(study.unfinished() for study in studies)
     if missing:
         for study in studies:
             done, total = len(study.counted()), study.wanted()
@@ -92,7 +93,7 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
             wanted = list(zip(feed(configs, config, count), names, strict=True))
             run_workers(work, wanted, config.device, count, threads, listener)
         except WorkerLost as lost:
-            if any(study.missing() for study in studies):
+            if any(study.unfinished() for study in studies):
                 raise
             logger.warning("%s; the others did its part", str(lost).partition(";")[0])
     return [study.storage.insist(partial(summarize, study.optuna)) for study in studies]
@@ -102,12 +103,23 @@ def check(config: RunConfig) -> tuple[Experiment, Storage]:
     """Everything that can be wrong with a search on whatever machine is found here, at once."""
     experiment = build_experiment(config)
     check_validated(experiment)
+    check_until_flat(experiment)
     sampler_of(experiment)
     check_first(experiment.space, experiment.published_params, config.preset)
     check_method(experiment)
     check_loss_file(experiment)
     check_writable(experiment.runs)
     return experiment, storage_of(experiment)
+
+
+def check_until_flat(experiment: Experiment) -> None:
+    """Refuse to go on until a search is flat where nothing says how noisy its scores are."""
+    protocol = experiment.protocol
+    if experiment.config.until_flat and experiment.partitions[0].scored and not protocol.finalists:
+        raise HarnessError(
+            f"--until-flat needs finalists with selection={protocol.selection}: how their scores "
+            "differ between partitions says what is noise; give --finalists 2 or more, or --trials"
+        )
 
 
 def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
@@ -143,7 +155,10 @@ def work(wanted: list[tuple[RunConfig, str]], device: str, listener: Listener) -
 
 
 def _work_on(one: Search, listener: Listener) -> bool:
-    """Run trials while there are any to start, then help; False if others are still at some."""
+    """Run trials while there are any to start, then help, then score the finalists.
+
+    Returns False if other workers are still at some of it, or if more trials are needed.
+    """
     study = one.study
     in_a_row = 0
     with study.storage.joined() as worker:
@@ -159,7 +174,10 @@ def _work_on(one: Search, listener: Listener) -> bool:
     others = study.under_way()
     for params in others:
         _help(one, params, listener)
-    return not others
+    if others:
+        return False
+    # With --until-flat their scores may ask for more trials.
+    return score_finalists(study, one.units, listener) and not study.missing()
 
 
 def _help(one: Search, params: Mapping[str, Any], listener: Listener) -> None:

@@ -19,16 +19,16 @@ from harness.errors import HarnessError
 from harness.experiment import Experiment
 from harness.losses.method import Method, Space
 from harness.records.records import Identity, SearchFacts
+from harness.searching.finalists import Finalist, finalists_in, is_finalist_key, key_of
 from harness.searching.rebuild import finished_trials
 from harness.searching.samplers import check_sampler, planned, propose, spell_space
 from harness.searching.shared import Storage
 from harness.searching.storage import open_storage
-from harness.searching.summary import (
-    best_of,
+from harness.searching.summary import best_of, is_flat
+from harness.searching.trials import (
     has_failed,
     index_of,
     is_abandoned,
-    is_flat,
     latest,
     spent,
     trials_of,
@@ -93,11 +93,38 @@ class Study:
         asked, config = self.experiment.trials, self.experiment.config
         if config.until_flat:
             counted = self.counted() if trials is None else spent(trials)
-            if len(counted) >= asked and not is_flat(counted):
+            if len(counted) >= asked and not self._is_flat(counted):
                 asked = max(asked, min(len(counted) + 1, config.max_trials))
         # A grid has no more points than it has.
         exhaustible = self.sampler == "grid" or not self.experiment.space
         return min(asked, len(self.plan)) if exhaustible else asked
+
+    def _is_flat(self, counted: Sequence[FrozenTrial]) -> bool:
+        """Whether more trials are of no use; also as long as finalists do not say."""
+        finalists = self.finalists(counted)
+        return any(finalist.missing for finalist in finalists) or is_flat(counted, finalists)
+
+    def finalists(self, trials: Sequence[FrozenTrial] | None = None) -> list[Finalist]:
+        """The best trials, by now or among these, with their scores on other partitions."""
+
+        def find() -> list[Finalist]:
+            counted = spent(self._trials()) if trials is None else trials
+            kept = self.optuna.user_attrs
+            return finalists_in(counted, kept, kept["identity"]["protocol"])
+
+        return self.storage.insist(find)
+
+    def tell_finalist(self, trial: FrozenTrial, partition: int, **facts: Any) -> None:
+        """Keep the scores of a finalist on another partition, or the reason why it has none."""
+        kept = {"params": trial.params, **facts}
+        self.storage.insist(lambda: self.optuna.set_user_attr(key_of(trial, partition), kept))
+
+    def unfinished(self) -> int:
+        """Pieces of work that are left: trials, and scores of finalists on other partitions."""
+        missing, protocol = self.missing(), self.experiment.protocol
+        if missing:
+            return missing + protocol.finalists * protocol.rotations
+        return sum(len(finalist.missing) for finalist in self.finalists())
 
     def missing(self) -> int:
         """Trials that are still to be counted."""
@@ -327,7 +354,12 @@ def retry_failed(study: optuna.Study, storage: Storage) -> list[str]:
                         user_attrs={"index": index_of(trial), RETRIED: trial.user_attrs["reason"]},
                     )
                 )
-        return [trial.user_attrs["reason"] for trial in failed]
+            again = [trial.user_attrs["reason"] for trial in failed]
+            for name, kept in study.user_attrs.items():
+                if is_finalist_key(name) and "reason" in kept:
+                    study.set_user_attr(name, {})
+                    again.append(kept["reason"])
+        return again
 
     return storage.insist(retry)
 

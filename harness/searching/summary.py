@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +13,16 @@ from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
 from harness.judgement.almost_base import base_near
-from harness.judgement.fairness import not_flat, spread, standard_error
+from harness.judgement.fairness import not_flat, rises, spread, standard_error
 from harness.metrics.names import METRICS
-from harness.records.records import SearchFacts
+from harness.records.records import SearchFacts, SelectionFacts
+from harness.records.rows import setting
+from harness.searching.finalists import Finalist, finalists_in, partition_noise, winner_of
 from harness.searching.samplers import ends_of, on_bound
+from harness.searching.trials import index_of, spent, trials_of
 
 # Fewer say nothing of what matters.
 TRIALS_FOR_IMPORTANCE = 10
-
-# Of a trial that ended as it should.
-DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,10 @@ class SearchSummary:
     Attributes:
         trials: those that count; failed, pruned and repeated ones are among them.
         repeated: trials of parameters that an earlier one had.
+        best_score: that it was chosen by: its mean over all partitions, if finalists were scored.
         best_params: of the best trial, with the fixed ones.
-        fold_scores: best validation score of each fold in that trial.
+        fold_scores: what that score is the mean of: the best validation score of each fold, or the
+            scores together, partition by partition.
         trial_scores: of all that count, in their order; None for those that failed.
         dimensions: how many parameters are searched.
         trial_folds: the scores of each on all folds; None for those that failed or were pruned.
@@ -48,6 +49,7 @@ class SearchSummary:
         trial_params: of all that count, in their order.
         trial_seconds: of training and validation, likewise; None for those that failed.
         reasons: why trials failed.
+        selection: how the best trial was chosen; None if by the mean over folds.
     """
 
     method: str
@@ -71,66 +73,12 @@ class SearchSummary:
     trial_params: tuple[dict[str, Any], ...]
     trial_seconds: tuple[float | None, ...]
     reasons: tuple[str, ...]
+    selection: SelectionFacts | None = None
 
     @property
     def fold_spread(self) -> float:
         """Standard deviation over the folds of the best trial."""
         return spread(self.fold_scores) or 0.0
-
-
-def index_of(trial: FrozenTrial) -> int:
-    """Place of a trial in the search; a trial that is run again keeps it. -1 if it has none."""
-    return trial.user_attrs.get("index", -1)
-
-
-def trials_of(study: optuna.Study) -> list[FrozenTrial]:
-    """All trials but those that ended without their scores, which a damaged journal may have.
-
-    Such a trial is as if it had never been, and is run again.
-    """
-    trials = study.get_trials(deepcopy=False)
-    lengths = Counter(len(t.user_attrs.get("folds", ())) for t in trials if _is_complete(t))
-    usual = lengths.most_common(1)[0][0] if lengths else 0
-    return [t for t in trials if t.state not in DONE or not _lacks_scores(t, usual)]
-
-
-def _is_complete(trial: FrozenTrial) -> bool:
-    return trial.state == TrialState.COMPLETE
-
-
-def _lacks_scores(trial: FrozenTrial, folds: int) -> bool:
-    if trial.state == TrialState.PRUNED:
-        return not trial.values
-    scores = trial.user_attrs.get("folds", ())
-    return _is_complete(trial) and (not trial.values or not scores or len(scores) != folds)
-
-
-def latest(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Of each place in the search the trial that alone says what became of it.
-
-    The newest, unless an earlier one was done: a worker that lost the database while it claimed a
-    trial may have taken, and left, one that another had taken.
-    """
-    by_place: dict[int, FrozenTrial] = {}
-    for trial in sorted(trials, key=lambda trial: (trial.state in DONE, trial.number)):
-        # One without a place is not ours to replace.
-        by_place[trial.user_attrs.get("index", -1 - trial.number)] = trial
-    return [by_place[place] for place in sorted(by_place)]
-
-
-def has_failed(trial: FrozenTrial) -> bool:
-    """Whether a trial failed, and not only its worker or the machine that it ran on."""
-    return trial.state == TrialState.FAIL and "reason" in trial.user_attrs
-
-
-def is_abandoned(trial: FrozenTrial) -> bool:
-    """Whether a trial ended for no fault of its own, and is to be run again."""
-    return trial.state == TrialState.FAIL and not has_failed(trial)
-
-
-def spent(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Those that count, in the order of the search: complete, pruned, or failed with a reason."""
-    return [trial for trial in latest(trials) if trial.state in DONE or has_failed(trial)]
 
 
 def _less_error(trials: Sequence[FrozenTrial]) -> list[float]:
@@ -167,11 +115,13 @@ def folds_of(trials: Sequence[FrozenTrial]) -> list[tuple[float, ...] | None]:
     return [tuple(t.user_attrs["folds"]) if t.state == complete else None for t in spent(trials)]
 
 
-def is_flat(trials: Sequence[FrozenTrial]) -> bool:
+def is_flat(trials: Sequence[FrozenTrial], finalists: Sequence[Finalist] = ()) -> bool:
     """Whether the last fifth of the trials brought no more than noise, or there is no search."""
     best = best_of(trials)
     if best is None or not best.distributions:
         return best is not None
+    if "scores" in best.user_attrs:
+        return not rises(scores_of(trials), partition_noise(finalists))
     return not not_flat(folds_of(trials))
 
 
@@ -186,7 +136,9 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     failed = [trial for trial in trials if trial.state == TrialState.FAIL]
     reasons = tuple(trial.user_attrs["reason"] for trial in failed)
-    best = best_of(trials, select)
+    finalists = finalists_in(trials, study.user_attrs, identity["protocol"])
+    winner = winner_of(finalists)
+    best = best_of(trials, select) if winner is None else winner.trial
     if best is None:
         why = f": {reasons[-1]}" if reasons else ""
         raise HarnessError(f"no trial of {identity['method']} completed{why}")
@@ -206,13 +158,13 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
         pruned=len(trials) - len(complete) - len(failed),
         repeated=len(trials) - len({tuple(sorted(trial.params.items())) for trial in trials}),
         best_trial=index_of(best),
-        best_score=best.values[0],
+        best_score=best.values[0] if winner is None else winner.mean,
         best_params={**identity["fixed_params"], **best.params},
-        fold_scores=tuple(best.user_attrs["folds"]),
+        fold_scores=_parts_of_score(best) if winner is None else winner.parts,
         trial_scores=tuple(scores_of(trials)),
         dimensions=len(best.distributions),
         trial_folds=tuple(folds_of(trials)),
-        flat=is_flat(trials),
+        flat=is_flat(trials, finalists),
         on_bound={name: end for name, end in ends.items() if end is not None},
         almost_base=base_near(identity["method"], best.params, search),
         importance=_importance(complete),
@@ -220,7 +172,25 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
         trial_params=tuple(trial.params for trial in trials),
         trial_seconds=tuple(trial.user_attrs.get("seconds") for trial in trials),
         reasons=reasons,
+        selection=_selection(identity["protocol"], finalists),
     )
+
+
+def _parts_of_score(trial: FrozenTrial) -> tuple[float, ...]:
+    """What the score of a trial is the mean of."""
+    return tuple(trial.user_attrs.get("scores", trial.user_attrs["folds"]))
+
+
+def _selection(protocol: Mapping[str, Any], finalists: Sequence[Finalist]) -> SelectionFacts | None:
+    scheme = setting(protocol, "selection")
+    if scheme == "folds":
+        return None
+    return {
+        "scheme": scheme,
+        "finalists": [index_of(finalist.trial) for finalist in finalists],
+        "partition_scores": [finalist.means for finalist in finalists],
+        "partition_noise": partition_noise(finalists),
+    }
 
 
 def _curve(complete: Sequence[FrozenTrial]) -> tuple[tuple[int, float], ...]:

@@ -99,6 +99,22 @@ class TrialEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FinalistScored(Event):
+    """A finalist of a search has its score on another partition, or failed if there is a reason.
+
+    Attributes:
+        finalist: its number, of all finalists.
+        partition: number of the other partition, from 1.
+    """
+
+    finalist: int
+    finalists: int
+    partition: int
+    score: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialReturned(Event):
     """A trial met trouble of the machine; it will be run again, with its finished folds."""
 

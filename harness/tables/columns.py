@@ -91,11 +91,18 @@ BEHIND = {
 }
 
 
-def columns_of(metrics: Sequence[str], of_a_paper: bool = False) -> dict[str, str]:
+# Behind all others, where trials are not scored by single models.
+SELECTION = {"selection": "scheme by which the search scored its trials: a protocol field"}
+
+
+def columns_of(
+    metrics: Sequence[str], of_a_paper: bool = False, scored_together: bool = False
+) -> dict[str, str]:
     """Every column of a table with these metrics, and what it holds.
 
     Args:
         of_a_paper: whether the protocol selects as some paper does, and not by validation alone.
+        scored_together: whether searches score several models of a trial together.
     """
     scores = {}
     for embedding in EMBEDDINGS:
@@ -112,7 +119,7 @@ def columns_of(metrics: Sequence[str], of_a_paper: bool = False) -> dict[str, st
             scores[f"{metric}_last"] = (
                 f"{title} of the last epoch, where that shown was selected on the test classes"
             )
-    return {**BEFORE, **scores, **BEHIND}
+    return {**BEFORE, **scores, **BEHIND, **(SELECTION if scored_together else {})}
 
 
 def is_of_a_paper(frame: pd.DataFrame) -> bool:

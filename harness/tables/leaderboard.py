@@ -14,7 +14,7 @@ import pandas as pd
 from filelock import FileLock
 
 from harness.judgement.almost_base import almost_base
-from harness.judgement.fairness import not_flat, share_at_first, share_at_limit, spread
+from harness.judgement.fairness import share_at_first, share_at_limit, spread, still_rises
 from harness.judgement.search_luck import scores_of_searches
 from harness.judgement.stats import LEVEL, holm, mean_and_interval, paired
 from harness.metrics.names import EMBEDDINGS, METRICS
@@ -22,7 +22,7 @@ from harness.records.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN, table_
 from harness.records.ledger import read_ledger
 from harness.records.provenance import commit_of, versions_of
 from harness.records.records import FoldFacts
-from harness.records.rows import Row, Searches, label_of, read_searches, run_of
+from harness.records.rows import Row, Searches, label_of, read_searches, run_of, setting
 from harness.system.files import sweep_old, write_text
 from harness.tables.columns import (
     BEST,
@@ -87,7 +87,7 @@ def frame_of(searches: Sequence[Searches], openings: Counter[str] | None = None)
             }
             for row, of_method in zip(rows, searches, strict=True)
         ],
-        columns=list(columns_of(metrics, _of_a_paper(rows))),
+        columns=list(columns_of(metrics, _of_a_paper(rows), _scored_together(rows))),
     )
     return _ranked(frame)
 
@@ -130,7 +130,6 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     last = max(row, key=lambda record: record.provenance["time"])
     identity, search = last.identity, last.search
     searched = bool(search.get("trials"))
-    trial_folds = search.get("trial_folds", [])
     fold_scores = search.get("validation_folds", [])
     folds = [fold for record in row for fold in record.folds]
     stopped_by = [fold["stopped_by"] for fold in folds if "stopped_by" in fold]
@@ -157,7 +156,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "trials": search["trials"] if searched else None,
         "trials_failed": search.get("failed"),
         "trials_pruned": search.get("pruned", 0) if searched else None,
-        "not_flat": not_flat(trial_folds) if trial_folds and search.get("dimensions") else None,
+        "not_flat": still_rises(search),
         "params": json.dumps(last.params, sort_keys=True),
         "almost_base": almost_base(last),
         "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
@@ -166,6 +165,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         "queries_dropped": last.queries_dropped,
         "missing_images": last.missing_images,
         "protocol": identity["protocol"]["name"],
+        "selection": setting(identity["protocol"], "selection"),
         "dataset": identity["dataset"],
         "trunk": identity["trunk"],
         "weights": identity.get("weights") or "",
@@ -200,6 +200,11 @@ def mean_scores(row: Row) -> dict[str, float]:
 def _of_a_paper(rows: Sequence[Row]) -> bool:
     """Whether their protocol selects as some paper does, and not by validation alone."""
     return any("select" in row[0].identity["protocol"] for row in rows)
+
+
+def _scored_together(rows: Sequence[Row]) -> bool:
+    """Whether their protocol scores several models of a trial together."""
+    return any("selection" in row[0].identity["protocol"] for row in rows)
 
 
 def _as_a_paper_has_it(row: Row) -> dict[str, float]:

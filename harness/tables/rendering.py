@@ -11,6 +11,7 @@ from harness.judgement.selection import correlations, selection_in
 from harness.judgement.stats import MIN_PAIRS
 from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, title_of
 from harness.plain_text import markdown_cell, markdown_code, markdown_text, spreadsheet_text
+from harness.protocols.selection import SCHEMES
 from harness.records.records import TEST_SELECTED
 from harness.tables.columns import (
     columns_of,
@@ -191,6 +192,9 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
         "fold sd: of the validation score over the folds. dimensions: parameters searched. "
         "at limit: models that ended at the step limit.",
     ]
+    for scheme in frame["selection"].unique() if "selection" in frame else ():
+        meaning = SCHEMES[scheme].summary if scheme in SCHEMES else "unknown to this version"
+        notes.append(f"Trials were scored with selection={scheme}: {meaning}.")
     if (frame["kind"] == "single").any():
         notes.append("single: one model of that size, trained on all trainval classes; no rank.")
     if (frame["kind"] == TEST_SELECTED).any():
@@ -240,7 +244,7 @@ def selection_note(frame: pd.DataFrame) -> str:
 
 def describe_columns(frame: pd.DataFrame) -> str:
     """The data dictionary of leaderboard.csv."""
-    columns = columns_of(metrics_in(frame), is_of_a_paper(frame))
+    columns = columns_of(metrics_in(frame), is_of_a_paper(frame), "selection" in frame)
     lines = [
         "# Columns of leaderboard.csv",
         "",

@@ -18,7 +18,7 @@ from harness.config import RunConfig
 from harness.experiment import build_experiment
 from harness.records.records import FoldRecord
 from harness.searching.loop import search
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 from harness.system import files
 from harness.system.files import UNFINISHED, replacing
 from harness.training import saved, trainer

@@ -34,7 +34,7 @@ from harness.records.merge import merge
 from harness.records.records import FoldRecord, TestRecord
 from harness.searching import storage
 from harness.searching.loop import search
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 from harness.system.files import UNFINISHED, naming_disk_trouble
 from harness.tables import leaderboard
 

@@ -28,7 +28,7 @@ from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment
 from harness.records.layout import CHECKPOINT, FAILURE, FOLD_RECORD, WEIGHTS
 from harness.searching.loop import search
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 from harness.system import workers
 from harness.system.progress import Event, TrialEnded, TrialReturned, Validated
 from harness.system.trouble import trouble_in

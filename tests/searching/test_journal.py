@@ -18,7 +18,7 @@ from harness.experiment import build_experiment
 from harness.records.layout import JOURNAL
 from harness.searching.journal import DamagedJournal, Journal
 from harness.searching.loop import search
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 from harness.training import trainer
 from harness.training.trial import train
 

@@ -17,7 +17,7 @@ from processes import Command
 from benchmarks.load import LABEL, config_for, make_table, put_records, work
 from harness.experiment import build_experiment
 from harness.searching.study import Study
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from harness.records.layout import EMBEDDINGS, FOLD_RECORD, JOURNAL, TRIAL_RECOR
 from harness.records.records import FoldRecord, TrialRecord
 from harness.searching import loop
 from harness.searching.loop import search
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 from harness.training import fold as training
 from harness.training.kept_embeddings import scored_indices
 from harness.training.trial import trial_units, units_of

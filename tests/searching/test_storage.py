@@ -35,7 +35,7 @@ from harness.searching.loop import search
 from harness.searching.shared import Storage
 from harness.searching.storage import Database, open_storage
 from harness.searching.study import Study
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 
 
 @pytest.fixture(params=["journal", "sqlite", "postgres"])

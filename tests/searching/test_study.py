@@ -25,7 +25,7 @@ from harness.records.layout import JOURNAL
 from harness.searching import loop, samplers
 from harness.searching.loop import search
 from harness.searching.study import Study
-from harness.searching.summary import index_of
+from harness.searching.trials import index_of
 from harness.system.progress import Event, Waiting
 from harness.training.trainer import TrainingFailed
 

@@ -1,0 +1,77 @@
+"""The work on finalists: each is trained and scored on every other partition of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from filelock import Timeout
+
+from harness.searching.study import Study
+from harness.system.progress import FinalistScored, Listener, Validated
+from harness.system.trouble import forgiving
+from harness.training.fold import run_fold
+from harness.training.trainer import Progress, TrainingFailed
+from harness.training.trial_score import score_trial
+from harness.training.unit import Unit
+
+# The models of a trial with some parameters, on the partition of a number.
+UnitsOf = Callable[[Mapping[str, Any], int], list[Unit]]
+
+
+def score_finalists(study: Study, units_of: UnitsOf, listener: Listener) -> bool:
+    """Train every model of the finalists that nobody else trains, and score those that are done.
+
+    Returns whether all finalists are scored; False if other workers are still at some.
+    """
+    finalists = study.finalists()
+    for number, finalist in enumerate(finalists, start=1):
+        for partition in finalist.missing:
+            units = units_of(study.params_of(finalist.trial.params), partition)
+            tell = partial(study.tell_finalist, finalist.trial, partition)
+            ended = partial(
+                FinalistScored,
+                method=study.experiment.method.name,
+                finalist=number,
+                finalists=len(finalists),
+                partition=partition,
+            )
+            try:
+                scores = _score(units, ended, listener)
+            except TrainingFailed as failure:
+                tell(reason=str(failure))
+                listener(ended(reason=str(failure)))
+            else:
+                if scores is not None:
+                    tell(scores=scores)
+                    listener(ended(score=float(np.mean(scores))))
+    return not any(finalist.missing for finalist in study.finalists())
+
+
+def _score(
+    units: list[Unit], ended: Callable[..., FinalistScored], listener: Listener
+) -> tuple[float, ...] | None:
+    """Train what is missing; None if another worker is at one of the models."""
+    about = ended()
+
+    def validated(fold: int, progress: Progress) -> None:
+        listener(
+            Validated(
+                method=about.method,
+                unit=about.finalist,
+                fold=fold + 1,
+                step=progress.step,
+                max_steps=progress.max_steps,
+                best=progress.best_score,
+            )
+        )
+
+    folds = []
+    for unit in units:
+        try:
+            folds.append(forgiving(partial(run_fold, unit, validated, wait=False)))
+        except Timeout:
+            continue
+    return score_trial(units, folds) if len(folds) == len(units) else None
