@@ -327,10 +327,9 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        kind: Any = type(self)
         with convert_value_errors():
-            convert(vars(self), _typed_dict(kind), "config")
-        for name, about in keys(kind).items():
+            convert(vars(self), _types(), "config")
+        for name, about in keys().items():
             if about.is_path:
                 object.__setattr__(self, name, os.path.expanduser(getattr(self, name)))
         for name, value in vars(self).items():
@@ -341,7 +340,7 @@ class RunConfig:
 
     def updated(self, values: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed; unknown names and wrong types are refused."""
-        known = keys(type(self))
+        known = keys()
         if isinstance(values.get("cache"), bool):  # YAML 1.1 reads on and off as booleans
             values = {**values, "cache": "on" if values["cache"] else "off"}
         for name in values:
@@ -393,16 +392,17 @@ class Settings(TypedDict, total=False):
     cache_dir: str
 
 
-def keys(config: type[RunConfig] = RunConfig) -> dict[str, Key]:
+@functools.cache
+def keys() -> dict[str, Key]:
     """Name -> what is declared beside the field, for every config key."""
-    return {one.name: one.metadata["key"] for one in fields(config)}
+    return {one.name: one.metadata["key"] for one in fields(RunConfig)}
 
 
 @functools.cache
-def _typed_dict(config: type[RunConfig]) -> Any:
-    """The types of the fields in a form that checks a plain mapping."""
+def _types() -> Any:
+    """The types of all keys, as a TypedDict, which checks plain values."""
     make: Any = TypedDict
-    return make(config.__name__, get_type_hints(config, include_extras=True))
+    return make("RunConfig", get_type_hints(RunConfig, include_extras=True))
 
 
 def load_config(path: Path, what: str = "config", foreign: bool = False) -> dict[str, Any]:

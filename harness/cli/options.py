@@ -131,9 +131,7 @@ class Given:
         return [self.config.updated({"loss": loss}) for loss in self.losses] or [self.config]
 
 
-def takes_config(
-    command: str, config: type[RunConfig] = RunConfig
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_config(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the flags of all config keys that name it, and the flags that go with them.
 
     The command declares only what is particular to it. Its first parameter gets what the shared
@@ -141,12 +139,11 @@ def takes_config(
 
     Args:
         command: its name, as config keys spell it.
-        config: the class whose fields are the config keys.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        shared = list(_shared_parameters(command, config))
+        shared = list(_shared_parameters(command))
 
         @functools.wraps(function)
         def run(**flags: Any) -> None:
@@ -167,10 +164,10 @@ def _panel_number(parameter: inspect.Parameter) -> int:
     return (None, *PANELS).index(about.rich_help_panel)
 
 
-def _shared_parameters(command: str, config: type[RunConfig]) -> Iterator[inspect.Parameter]:
+def _shared_parameters(command: str) -> Iterator[inspect.Parameter]:
     """The parameters that a command shares with others, as typer reads them."""
-    hints = get_type_hints(config)
-    flags = {name: (hints[name], about) for name, about in keys(config).items()}
+    hints = get_type_hints(RunConfig)
+    flags = {name: (hints[name], about) for name, about in keys().items()}
     for name, (hint, about) in {**flags, **PROTOCOL_FLAGS}.items():
         if command in about.commands:
             yield _parameter(name, _flag(name, hint, about, command))
@@ -191,7 +188,8 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 def _flag(name: str, hint: Any, about: Key, command: str) -> Any:
     """The flag of a config key, None if it is not given."""
-    spellings = about.flags or (f"--{name.replace('_', '-')}",)  # no --no-... for what is a bool
+    # An explicit spelling keeps typer from adding --no-NAME to a bool.
+    spellings = about.flags or (f"--{name.replace('_', '-')}",)
     option = typer.Option(
         *spellings,
         help=_help(about, command),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from conftest import FOLDER
 from documents import ROOT, blocks, recipes
 from PIL import Image
 
@@ -91,3 +97,51 @@ def test_a_recipe_imports_nothing_that_its_folder_may_not(path: str) -> None:
     for line in recipes()[path].splitlines():
         if line.startswith(("from harness", "import harness")):
             assert line.startswith(f"from {allowed}")
+
+
+@pytest.fixture
+def with_config_key(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs commands of a package of links to ours whose RunConfig has the field of the recipe."""
+    package = tmp_path / "harness"
+    package.mkdir()
+    for path in (ROOT / "harness").iterdir():
+        if path.name not in ("config.py", "__pycache__"):
+            (package / path.name).symlink_to(path)
+    (field,) = [one for one in blocks(ROOT / "CONTRIBUTING.md", "python") if "= key(" in one]
+    before, method, after = (
+        (ROOT / "harness" / "config.py").read_text().partition("\n    def __post_init__")
+    )
+    (package / "config.py").write_text(before + textwrap.indent(field, "    ") + method + after)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "120"}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "harness", *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_config_key_has_a_flag_with_help_and_is_checked_and_saved(
+    with_config_key: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    image_folder: Path,
+) -> None:
+    panel = with_config_key("train", "--help").stdout.partition("Where to run")[2]
+    (line,) = [line for line in panel.splitlines() if "--nice" in line]
+    assert "Scheduling priority of the processes: 0 (normal) to 19 (lowest)." in line
+    assert "--nice" not in with_config_key("leaderboard", "--help").stdout
+
+    for given in (["--nice", "20"], ["--set", "nice=20"]):
+        refused = with_config_key("train", "--loss", "triplet", *given)
+        assert refused.returncode == 2
+        assert "'nice' takes a whole number <= 19, got 20" in refused.stderr
+
+    what = ["--loss", "triplet", "--dataset", f"folder:{image_folder}", "--protocol", FOLDER]
+    where = ["--trunk", "convnet", "--device", "cpu", "--folds", "1", "--nice", "7"]
+    done = with_config_key("train", *what, *where)
+    assert done.returncode == 0, done.stderr
+    (saved,) = (tmp_path / "runs").rglob("config.yaml")
+    assert yaml.safe_load(saved.read_text())["nice"] == 7

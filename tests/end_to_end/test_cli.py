@@ -17,6 +17,7 @@ from processes import Command
 from harness import registry
 from harness.cli import app, display, main
 from harness.cli.options import read_values
+from harness.config import DATA, PANELS, WHERE, keys
 from harness.system.progress import Event, TrialEnded, Validated
 
 
@@ -84,6 +85,26 @@ def test_the_help_of_every_command_has_examples_that_parse(name: str) -> None:
     for example in examples:
         assert example.startswith(f"{name} ") or example == name
         flags_in(COMMANDS[name], name, shlex.split(example.removeprefix(name)))
+
+
+def test_a_config_key_names_commands_that_exist() -> None:
+    assert {command for about in keys().values() for command in about.commands} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_parameter_has_a_help_text_of_whole_sentences(name: str) -> None:
+    for parameter in COMMANDS[name].params:
+        assert re.fullmatch(r"[A-Z].*\.", parameter.help, re.DOTALL), parameter.name
+
+
+def test_help_groups_flags_in_panels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "--help"]) == 0
+    text = capsys.readouterr().out
+    places = [text.index(f" {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    where = text[places[PANELS.index(WHERE)] : places[PANELS.index(DATA)]]
+    flags = ["--workers", "--per-gpu", "--device", "--storage"]
+    assert re.findall(r"^│ (--[\w-]+)", where, re.MULTILINE) == flags
 
 
 def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:
