@@ -60,7 +60,10 @@ def sweep(
         ),
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Name of the folder in results/sweeps. Default: by its settings.")
+        str,
+        typer.Option(
+            help="Name of the folder in results/sweeps. Default: losses, axes and data set."
+        ),
     ] = "",
     max_points: Annotated[
         int, typer.Option(min=1, help="Maximum number of points. A larger grid is refused.")
