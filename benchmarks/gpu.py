@@ -186,7 +186,7 @@ def shared(size: Size) -> list[str]:
         def heard(event: Any, rates: list[int] = rates) -> None:
             rates.append(event.done)
 
-        run_workers(train_some, size, device, count, 1, heard, apart=True)
+        run_workers(train_some, size, torch.device(device), count, 1, heard, apart=True)
         lines.append(f"| {title} | {sum(rates)} |")
         print(lines[-1], flush=True)
     return lines

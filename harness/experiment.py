@@ -31,6 +31,8 @@ from harness.split_file import label_of, read_split
 from harness.system.seeds import derive_seed
 
 if TYPE_CHECKING:
+    import torch
+
     from harness.datasets.dataset import Dataset, Listing
     from harness.trunks.trunk import Trunk
 
@@ -68,6 +70,13 @@ class Benchmark:
         """Name of the trunk in results; tells two files of weights apart."""
         with convert_value_errors():
             return self.trunk.label(self.config.weights)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where it is trained, as its config says."""
+        from harness.system.device import choose_device  # torch, which plain data does without
+
+        return choose_device(self.config.device)
 
     @property
     def table(self) -> Path:
@@ -215,19 +224,25 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None) -> Benchmark:
-    """Resolve every name of a config but the loss; a wrong one is refused here, before any work.
+def build_benchmark(config: RunConfig) -> Benchmark:
+    """Resolve every name of a config but the loss; a wrong one is refused here, before any work."""
+    return _benchmark(config, *registry.load_dataset(config.dataset), changes={})
+
+
+def _benchmark(
+    config: RunConfig, dataset: Dataset, path: Path | None, changes: Mapping[str, Any]
+) -> Benchmark:
+    """The benchmark of a config.
 
     Args:
+        path: behind the name of the data set.
         changes: protocol fields that a preset changes.
     """
-    dataset, path = registry.load_dataset(config.dataset)
     listing = registry.list_images(dataset, path, config.data_root)
     unlisted = _unlisted(dataset, listing, config.allow_missing)
     if listing.missing and not config.allow_missing:
         raise HarnessError(_missing_message(config.dataset, listing))
-    split = _split_of_file(config, dataset, listing, changes or {})
-    protocol = _settled(config, dataset, listing, changes or {}, split)
+    protocol, split = _protocol_and_split(config, dataset, listing, changes)
     check_selection_metric(protocol.metric)
     check_metrics(protocol.test_metrics or ())
     if dataset.closed and protocol.select != "test":
@@ -255,43 +270,38 @@ def build_benchmark(config: RunConfig, changes: Mapping[str, Any] | None = None)
     )
 
 
-def _split_of_file(
+def _protocol_and_split(
     config: RunConfig, dataset: Dataset, listing: Listing, changes: Mapping[str, Any]
-) -> ClassSplit | None:
-    """The split of the file that the user gave, if any."""
-    protocol = registry.load_protocol(config.protocol, dataset.name, changes, config.trunk)
+) -> tuple[EvaluationProtocol, ClassSplit | None]:
+    """The protocol of a config, and the split of the file that the user gave, if any.
+
+    The name of the protocol says so if its folds cannot be had here, or if it has a split file.
+    """
+
+    def load(changes: Mapping[str, Any]) -> EvaluationProtocol:
+        return registry.load_protocol(config.protocol, dataset.name, changes, config.trunk)
+
+    protocol, split = load(changes), None
     if config.split:
         folds = applicable_folds(protocol.folds, listing.num_classes, given=True)
-        return read_split(Path(config.split), listing.class_names, folds)
-    if protocol.split not in ("half", "official"):
+        split = read_split(Path(config.split), listing.class_names, folds)
+        changes = {**changes, **label_of(Path(config.split), split)}
+        protocol = load(changes)
+        if protocol.split != changes["split"]:
+            raise HarnessError(
+                f"{config.split} is split {changes['split']}, but the protocol has "
+                f"{protocol.split}: the file has changed since, or is another one"
+            )
+    elif protocol.split not in ("half", "official"):
         raise HarnessError(
             f"protocol {config.protocol} has the split of a file: give it with --split FILE"
         )
-    return None
-
-
-def _settled(
-    config: RunConfig,
-    dataset: Dataset,
-    listing: Listing,
-    changes: Mapping[str, Any],
-    split: ClassSplit | None,
-) -> EvaluationProtocol:
-    """The protocol of a config, whose name says so if its folds cannot be had here."""
-    spec, name, trunk = config.protocol, dataset.name, config.trunk
-    if split is not None:
-        changes = {**changes, **label_of(Path(config.split), split)}
-    protocol = registry.load_protocol(spec, name, changes, trunk)
-    if split is not None and protocol.split != changes["split"]:
-        raise HarnessError(
-            f"{config.split} is split {changes['split']}, but the protocol has {protocol.split}: "
-            "the file has changed since, or is another one"
-        )
-    if protocol.folds == GIVEN:
-        return protocol
-    given = split is not None or _trainval(protocol, listing) is not None
-    folds = applicable_folds(protocol.folds, listing.num_classes, given)
-    return registry.load_protocol(spec, name, {**changes, "folds": folds}, trunk)
+    if protocol.folds != GIVEN:
+        given = split is not None or _trainval(protocol, listing) is not None
+        folds = applicable_folds(protocol.folds, listing.num_classes, given)
+        if folds != protocol.folds:
+            protocol = load({**changes, "folds": folds})
+    return protocol, split
 
 
 def _trainval(protocol: EvaluationProtocol, listing: Listing) -> tuple[int, ...] | None:
@@ -317,13 +327,13 @@ def build_experiment(config: RunConfig, begun_as: str = "") -> Experiment:
             f"{method.name}\n  what is finished is kept; put back what it was and repeat the "
             "command to go on, or search what it is now"
         )
-    dataset, _ = registry.load_dataset(config.dataset)
+    dataset, path = registry.load_dataset(config.dataset)
     with convert_value_errors():
         if config.space:
             method = method.with_space(config.space)
         preset = method.preset(config.preset, dataset.name)
     at_home = config.protocol.partition(SEPARATOR)[0] in preset.belongs_to
-    benchmark = build_benchmark(config, {} if at_home else preset.protocol)
+    benchmark = _benchmark(config, dataset, path, {} if at_home else preset.protocol)
     _check_select(benchmark)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
     params = _typed_params(method, benchmark)

@@ -16,7 +16,7 @@ from harness.data.loading import Loader, image_loader
 from harness.errors import HarnessError
 from harness.experiment import Benchmark, build_benchmark, build_experiment, digest_of
 from harness.model.build import build_trunk
-from harness.system.device import choose_device, device_count
+from harness.system.device import device_count
 from harness.system.progress import Listener, Prepared, ignore
 from harness.system.workers import cores, run_workers, worker_count
 
@@ -69,13 +69,13 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
     }
 
     def build_encoder() -> tuple[Encode, Loader]:
-        device = choose_device(config.device)
+        device = benchmark.device
         trunk = build_trunk(benchmark, benchmark.seed("init", fold=0, repetition=0))
         return trunk.to(device).eval(), image_loader(config, device)
 
     folder = benchmark.cache / f"features-{digest_of(key)}"
-    if not folder.exists() and _workers_follow(config):
-        run_workers(_encode, (config, part), config.device, 1, cores(), listener, apart=True)
+    if not folder.exists() and _workers_follow(benchmark):
+        run_workers(_encode, (config, part), benchmark.device, 1, cores(), listener, apart=True)
     return open_features(
         folder,
         lambda: open_images(benchmark, part, listener),
@@ -84,9 +84,10 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
     )
 
 
-def _workers_follow(config: RunConfig) -> bool:
+def _workers_follow(benchmark: Benchmark) -> bool:
     """Whether processes of their own will train on cards, whose memory this one is not to hold."""
-    return device_count(config.device) > 0 and worker_count(config, threads=1, units=2) > 1
+    config, device = benchmark.config, benchmark.device
+    return device_count(device) > 0 and worker_count(config, 1, units=2, device=device) > 1
 
 
 def _encode(job: tuple[RunConfig, str], device: str, listener: Listener) -> None:

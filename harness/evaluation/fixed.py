@@ -7,16 +7,16 @@ from typing import Any
 
 from harness import registry
 from harness.config import RunConfig
-from harness.data.sources import open_part
 from harness.errors import HarnessError, convert_value_errors
-from harness.evaluation.runs import Job, OpenedRow
+from harness.evaluation.runs import ReproductionJob
 from harness.experiment import build_experiment, check_tested
 from harness.model.build import check_method
 from harness.protocols.protocol import SEPARATOR
 from harness.records.records import SearchFacts
+from harness.training.opened import open_experiment
 
 
-def fixed_jobs(losses: Sequence[str], values: Mapping[str, Any]) -> list[tuple[Job, OpenedRow]]:
+def fixed_jobs(losses: Sequence[str], values: Mapping[str, Any]) -> list[ReproductionJob]:
     """One for each loss; none if the values do not speak of a fixed configuration.
 
     They do if a preset is named, or if the protocol leaves nothing to search by.
@@ -52,7 +52,7 @@ def fixed_config(loss: str, values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
+def _job(loss: str, values: Mapping[str, Any]) -> ReproductionJob:
     experiment = build_experiment(fixed_config(loss, values))
     check_method(experiment)
     check_tested(experiment)
@@ -63,9 +63,8 @@ def _job(loss: str, values: Mapping[str, Any]) -> tuple[Job, OpenedRow]:
         "trials": 0,
         "asked": {"trials": 0, "reproductions": experiment.protocol.reproductions},
     }
-    params = experiment.published_params
-    job = Job(config, params, search, fixed=preset + own, method=experiment.method.name)
-    return job, OpenedRow(experiment, open_part(experiment, "trainval"), job.fixed)
+    opened = open_experiment(experiment, fixed=preset + own)
+    return ReproductionJob(opened, experiment.published_params, search)
 
 
 def _preset_of_protocol(config: RunConfig) -> str:

@@ -16,7 +16,6 @@ from torch import Tensor
 from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.errors import HarnessError
-from harness.evaluation.kept_models import Opened
 from harness.evaluation.scoring import TestEmbeddings, measure
 from harness.experiment import digest_of
 from harness.metrics.names import title_of
@@ -24,12 +23,13 @@ from harness.model.network import NORMALIZERS, Model
 from harness.plain_text import markdown_code, markdown_text
 from harness.records.layout import GEOMETRY
 from harness.records.provenance import command_line, commit_of, versions_of
-from harness.system.device import choose_device, cpu_threads
+from harness.system.device import cpu_threads
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
 from harness.tables.rendering import markdown_table, to_csv
 from harness.tables.sweeps import key_of
 from harness.training.embed import embed_with
+from harness.training.opened import OpenedExperiment
 from harness.training.stages import Stage, build_staged_trainer, read_stages
 from harness.training.trial import train
 from harness.training.unit import Unit, evaluation_loader
@@ -79,7 +79,7 @@ def see(model: Model, unit: Unit, part: str) -> TestEmbeddings:
     if part != "test":
         classes = {"training": unit.classes.train, "validation": unit.classes.val}[part]
         indices = experiment.of_classes(indices, classes)
-    device = choose_device(experiment.config.device)
+    device = experiment.device
     loader = evaluation_loader(experiment, device)
     seen = embed_with(model, source, indices, loader, experiment.method.normalizer)
     queries = experiment.listing.queries if part == "test" else None
@@ -99,7 +99,7 @@ def geometry_of(seen: TestEmbeddings) -> dict[str, float]:
 
 def class_geometry(unit: Unit) -> dict[str, dict[str, float]]:
     """That of training and of validation classes, by kept weights."""
-    device = choose_device(unit.experiment.config.device)
+    device = unit.experiment.device
     with cpu_threads(unit.experiment.protocol.threads):
         model = unit.load_model(device)
         return {part: geometry_of(see(model, unit, part)) for part in PARTS[:2]}
@@ -132,7 +132,7 @@ def measure_stages(
     views: list[StageView] = []
     for unit, record in zip(units, records, strict=True):
         if test:
-            opened = Opened(unit.experiment, unit.trainval)
+            opened = OpenedExperiment(unit.experiment, unit.trainval)
             opened.note_opening(unit.params, unit.repetition)
         made = {
             "params": key_of(unit.params),
@@ -154,7 +154,7 @@ def measure_stages(
 
 
 def _see_all(unit: Unit, stage: Stage, parts: Sequence[str]) -> Mapping[str, TestEmbeddings]:
-    device = choose_device(unit.experiment.config.device)
+    device = unit.experiment.device
     with cpu_threads(unit.experiment.protocol.threads):
         model = unit.make_model(stage.weights, device)
         return {part: see(model, unit, part) for part in parts}

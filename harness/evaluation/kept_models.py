@@ -10,61 +10,27 @@ from typing import Any
 import torch
 
 from harness.config import RunConfig, load_config
-from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, describe_test
-from harness.experiment import Experiment, build_experiment, digest_of
+from harness.experiment import Experiment, build_experiment
 from harness.loss_file import check_unchanged
 from harness.model.network import Model
 from harness.records.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_path
-from harness.records.ledger import note_test_opening
-from harness.records.records import TEST_SELECTED, FoldRecord, Identity, TestRecord
+from harness.records.records import TEST_SELECTED, FoldRecord, TestRecord
 from harness.searching.found import find_searches
-from harness.system.device import choose_device, cpu_threads
+from harness.system.device import cpu_threads
 from harness.system.trouble import trouble_in
 from harness.training.embed import concatenate, embed_with
+from harness.training.opened import SELECT, OpenedExperiment, open_experiment
 from harness.training.replay import replayed
 from harness.training.trial import units_of
 from harness.training.unit import Unit, evaluation_loader
 
-SELECT = "+select="  # in the label of a row, before how its trial was chosen
 
-
-@dataclass(frozen=True)
-class Opened:
-    """An experiment and what its models see of the trainval classes.
-
-    Attributes:
-        fixed: what the user set the parameters by, where nothing was searched.
-    """
-
-    experiment: Experiment
-    trainval: Source
-    fixed: str = ""
-
-    @property
-    def label(self) -> str:
-        """Of its row: another way to choose the parameters makes another one."""
-        select = self.experiment.config.select
-        how = self.fixed or (f"{SELECT}{select}" if select != "mean" else "")
-        return self.experiment.method.name + how
-
-    @property
-    def identity(self) -> Identity:
-        return {**self.experiment.identity(self.trainval.fingerprint), "method": self.label}
-
-    def digest(self, params: Mapping[str, Any]) -> str:
-        """Names the runs at some parameters, in records and in the ledger."""
-        return digest_of({"identity": self.identity, "params": dict(params)})
-
-    def note_opening(self, params: Mapping[str, Any], repetition: int) -> None:
-        """Write to the ledger that the test classes are being opened, before they are."""
-        table = self.experiment.results
-        note_test_opening(table, self.label, self.digest(params), repetition)
-
-
-def embed_test(opened: Opened, units: Sequence[Unit], weights: str = WEIGHTS) -> TestEmbeddings:
+def embed_test(
+    opened: OpenedExperiment, units: Sequence[Unit], weights: str = WEIGHTS
+) -> TestEmbeddings:
     """Open the test classes, which the ledger counts, as the models of one repetition see them.
 
     Args:
@@ -72,7 +38,7 @@ def embed_test(opened: Opened, units: Sequence[Unit], weights: str = WEIGHTS) ->
     """
     experiment, first = units[0].experiment, units[0]
     method = experiment.method
-    device = choose_device(experiment.config.device)
+    device = experiment.device
     models = [_load(unit, device, weights) for unit in units]
     opened.note_opening(first.params, first.repetition)
     test = open_part(experiment, "test")
@@ -98,7 +64,7 @@ def _load(unit: Unit, device: torch.device, weights: str) -> Model:
         ) from None
 
 
-def _units(opened: Opened, record: TestRecord) -> list[Unit]:
+def _units(opened: OpenedExperiment, record: TestRecord) -> list[Unit]:
     """The models that were tested; under select=replay the one that replayed another."""
     units = units_of(opened.experiment, opened.trainval, record.params, record.repetition)
     first = units[0].find_record()
@@ -112,7 +78,7 @@ def _units(opened: Opened, record: TestRecord) -> list[Unit]:
 class KeptModels:
     """The fold models of one reproduction of a row."""
 
-    opened: Opened
+    opened: OpenedExperiment
     units: list[Unit]
 
     @property
@@ -136,7 +102,7 @@ def find_kept(record: TestRecord, values: Mapping[str, Any]) -> KeptModels:
     unsearched = record.search.get("trials") == 0
     config, fixed = (_fixed if unsearched else _searched)(record, values)
     experiment = build_experiment(config)
-    opened = Opened(experiment, open_part(experiment, "trainval"), fixed)
+    opened = open_experiment(experiment, fixed=fixed)
     if opened.trainval.fingerprint != identity["data_fingerprint"]:
         raise HarnessError(
             f"{identity['dataset']}: the images are not those that {label} was trained on"

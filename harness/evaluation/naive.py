@@ -29,7 +29,7 @@ from harness.records.layout import record_lock, record_path
 from harness.records.ledger import note_test_opening
 from harness.records.provenance import provenance
 from harness.records.records import Identity, TestRecord
-from harness.system.device import choose_device, cpu_threads
+from harness.system.device import cpu_threads
 from harness.system.progress import Listener, Tested
 from harness.training.embed import embed
 
@@ -132,7 +132,7 @@ def _features(experiment: Experiment, name: str, repetition: int, part: str) -> 
     if name != "pixels" and _fixed(experiment):
         return open_features_of(experiment, part)
     images = open_images(experiment, part)
-    device = choose_device(experiment.config.device)
+    device = experiment.device
     encode: Callable[[Tensor], Tensor] = _flat
     if name != "pixels":
         seed = experiment.seed("init", fold=0, repetition=repetition)

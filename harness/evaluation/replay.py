@@ -14,7 +14,7 @@ class Replay(Run):
     """A model that is validated, then one of all trainval classes."""
 
     def finish(self) -> None:
-        path = self.opened.record_paths(self.job, self.repetition)[0]
+        path = self.job.record_paths(self.repetition)[0]
         (first,) = self.units(self.opened.experiment)
         if not path.exists():
             self.train(first)

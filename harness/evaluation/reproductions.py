@@ -14,7 +14,7 @@ from harness.errors import DeviceLost, HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.evaluation.naive import evaluate_naive
 from harness.evaluation.replay import Replay
-from harness.evaluation.runs import Job, OpenedRow, Reproduction, Run, SingleModel
+from harness.evaluation.runs import Reproduction, ReproductionJob, Run, SingleModel
 from harness.evaluation.test_selected import TestSelected
 from harness.experiment import Experiment, build_experiment, check_tested
 from harness.loss_file import check_unchanged
@@ -29,8 +29,8 @@ from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable
 from harness.system.progress import Begun, Event, Listener, ModelEnded, ignore
 from harness.system.trouble import forgiving
-from harness.system.workers import run_workers, worker_count
-from harness.training.placement import feed, settle
+from harness.training.jobs import run_jobs
+from harness.training.opened import OpenedExperiment, open_experiment
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,14 @@ def evaluate(
         single: train one model of the concatenated size on all trainval classes, too.
     """
     problems: list[str] = []
-    found = list(fixed_jobs(losses, values) or _find_jobs(losses, values, problems))
-    if not found:
+    jobs = list(fixed_jobs(losses, values) or _find_jobs(losses, values, problems))
+    if not jobs:
         raise HarnessError(_nothing_found(losses, values, problems))
-    opened = [one for _, one in found]
-    if single and any(len(one.experiment.split.folds) == 1 for one in opened):
+    experiments = [job.opened.experiment for job in jobs]
+    if single and any(len(experiment.split.folds) == 1 for experiment in experiments):
         raise HarnessError("--single-512 is for protocols of several folds; this one has one model")
-    jobs = [replace(job, metrics=one.more(metrics), single=single) for job, one in found]
-    tables = {one.experiment.results: one for one in opened}
-    models = sum(len(one.experiment.split.folds) * one.experiment.reproductions for one in opened)
-    threads = max(one.experiment.protocol.threads for one in opened)
-    config = jobs[0].config
+    jobs = [replace(job, metrics=_extra(job, metrics), single=single) for job in jobs]
+    tables = {job.opened.experiment.results: job for job in jobs}
 
     def heard(event: Event) -> None:
         if isinstance(event, ModelEnded) and event.reason:
@@ -82,30 +79,34 @@ def evaluate(
                 problems.append(problem)
         listener(event)
 
-    if not all(one.finished(job) for one, job in zip(opened, jobs, strict=True)):
-        for one in opened:  # before anything is trained that could not be kept
-            check_writable(one.experiment.runs)
-            check_writable(one.experiment.results)
-        for one, job in zip(opened, jobs, strict=True):
-            done, total = one.tested(job), one.experiment.reproductions
-            listener(Begun(method=one.label, done=done, total=total, units="reproductions"))
-        for one in tables.values():
-            open_part(one.experiment, "test", listener)  # once, with all cores, not in each worker
-        config = settle(config, [one.experiment for one in opened], listener)
-        count = worker_count(config, threads, models)
-        fed = feed([job.config for job in jobs], config, count)
-        jobs = [replace(job, config=own) for job, own in zip(jobs, fed, strict=True)]
-        run_workers(work, jobs, config.device, count, threads, heard)
-    for one in tables.values():
-        evaluate_naive(one.experiment, one.trainval, listener, one.more(metrics))
-        note_test_classes(one.experiment.results, **_test_classes(one))
+    if not all(job.finished() for job in jobs):
+        for experiment in experiments:  # before anything is trained that could not be kept
+            check_writable(experiment.runs)
+            check_writable(experiment.results)
+        for job in jobs:
+            done, total = job.tested(), len(job.repetitions)
+            listener(Begun(method=job.opened.label, done=done, total=total, units="reproductions"))
+        for job in tables.values():
+            # Once, with all cores, not in each worker.
+            open_part(job.opened.experiment, "test", listener)
+        models = sum(len(one.split.folds) * one.reproductions for one in experiments)
+        run_jobs(work, jobs, models, heard)
+    for job in tables.values():
+        evaluate_naive(job.opened.experiment, job.opened.trainval, listener, job.metrics)
+        note_test_classes(job.opened.experiment.results, **_test_classes(job.opened))
     return Evaluated(list(tables), problems)
+
+
+def _extra(job: ReproductionJob, metrics: Sequence[str]) -> tuple[str, ...]:
+    """Those that are not measured by every test of the protocol anyway."""
+    always = job.opened.experiment.protocol.test_metrics or ()
+    return tuple(metric for metric in metrics if metric not in always)
 
 
 def _find_jobs(
     losses: Sequence[str], values: Mapping[str, Any], problems: list[str]
-) -> Iterable[tuple[Job, OpenedRow]]:
-    """The searches that were asked for and have a best trial, each with what it was made on."""
+) -> Iterable[ReproductionJob]:
+    """The searches that were asked for and have a best trial."""
     for found in find_searches(losses, values, problems):
         try:
             check_unchanged(found.config.loss, found.folder)
@@ -114,8 +115,8 @@ def _find_jobs(
                 continue  # the weights that were asked for are not those it searched with
             check_trunk(experiment)
             check_tested(experiment)
-            trainval = open_part(experiment, "trainval")
-            measured = experiment.identity(trainval.fingerprint)
+            opened = open_experiment(experiment)
+            measured = experiment.identity(opened.trainval.fingerprint)
             with found.study() as study:
                 check_measures(study, measured, str(found.folder), "--runs-dir")
                 summary = summarize(study, select=experiment.config.select)
@@ -123,9 +124,8 @@ def _find_jobs(
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
-        facts, name = _facts(experiment, summary, space), experiment.method.name
-        job = Job(experiment.config, summary.best_params, facts, method=name)
-        yield job, OpenedRow(experiment, trainval)
+        facts = _facts(experiment, summary, space)
+        yield ReproductionJob(opened, summary.best_params, facts)
 
 
 def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> SearchFacts:
@@ -159,7 +159,7 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
     }
 
 
-def _test_classes(opened: OpenedRow) -> dict[str, Any]:
+def _test_classes(opened: OpenedExperiment) -> dict[str, Any]:
     """Those that records keep scores of: the classes of the queries."""
     experiment, listing = opened.experiment, opened.experiment.listing
     indices = np.array(experiment.listed("test"))
@@ -197,15 +197,13 @@ RUN_TYPES: dict[str, type[Run]] = {
 }
 
 
-def work(jobs: list[Job], device: str, listener: Listener) -> None:
+def work(jobs: Iterable[ReproductionJob], listener: Listener) -> None:
     """One worker: every fold that nobody has trained or is training, then its test scores."""
     for job in jobs:
-        experiment = build_experiment(job.config.updated({"device": device}), job.method)
-        opened = OpenedRow(experiment, open_part(experiment, "trainval"), job.fixed)
-        own = RUN_TYPES[experiment.protocol.select]
+        own = RUN_TYPES[job.opened.experiment.protocol.select]
         for run_type in [own, SingleModel] if job.single else [own]:
-            for repetition in range(1, experiment.reproductions + 1):
-                _finish(run_type(opened, job, repetition, listener))
+            for repetition in job.repetitions:
+                _finish(run_type(job, repetition, listener))
 
 
 def _finish(run: Run) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.evaluation.extra_metrics import add_metrics, missing_metrics
-from harness.evaluation.kept_models import Opened, embed_test
+from harness.evaluation.kept_models import embed_test
 from harness.evaluation.scoring import TestEmbeddings, score
 from harness.experiment import Experiment
 from harness.records.layout import WEIGHTS, record_lock, record_path, single_path
@@ -28,62 +27,51 @@ from harness.records.records import (
     TestRecord,
 )
 from harness.system.device import cpu_threads
-from harness.system.progress import Listener, ModelEnded, Tested, Validated
-from harness.training.fold import BuildTrainer, run_fold
+from harness.system.progress import Listener, ModelEnded, Tested
+from harness.training.fold import BuildTrainer, run_fold, tell_validations
+from harness.training.jobs import Job
+from harness.training.opened import OpenedExperiment
 from harness.training.single_model import SINGLE, build_single_trainer, without_folds
-from harness.training.trainer import Progress, TrainingFailed
+from harness.training.trainer import TrainingFailed
 from harness.training.trial import units_of
 from harness.training.unit import Unit
 
 
 @dataclass(frozen=True)
-class Job:
-    """One method to reproduce.
+class ReproductionJob(Job):
+    """One method to reproduce and to test.
 
     Attributes:
         params: the best ones.
         search: what the search says of them.
         metrics: to be measured beside those of every test.
         single: whether one model of the size of all is wanted, too.
-        fixed: what the user set the parameters by, where nothing was searched: the preset, and
-            parameters of their own. It is part of the name of the row.
-        method: its name when the work began.
     """
 
-    config: RunConfig
     params: dict[str, Any]
     search: SearchFacts
     metrics: tuple[str, ...] = ()
     single: bool = False
-    fixed: str = ""
-    method: str = ""
 
+    @property
+    def repetitions(self) -> range:
+        return range(1, self.opened.experiment.reproductions + 1)
 
-@dataclass(frozen=True)
-class OpenedRow(Opened):
-    """What evaluation asks of an experiment beside."""
+    def record_paths(self, repetition: int) -> list[Path]:
+        """Every test record of a repetition."""
+        opened, digest = self.opened, self.opened.digest(self.params)
+        path = record_path(opened.experiment.results, opened.label, digest, repetition)
+        return [path, single_path(path)] if self.single else [path]
 
-    def record_paths(self, job: Job, repetition: int) -> list[Path]:
-        """Every test record that a job asks of a repetition."""
-        digest = self.digest(job.params)
-        path = record_path(self.experiment.results, self.label, digest, repetition)
-        return [path, single_path(path)] if job.single else [path]
-
-    def more(self, metrics: Sequence[str]) -> tuple[str, ...]:
-        """Those that are not measured by every test of the protocol anyway."""
-        always = self.experiment.protocol.test_metrics or ()
-        return tuple(metric for metric in metrics if metric not in always)
-
-    def tested(self, job: Job) -> int:
+    def tested(self) -> int:
         """Repetitions that have their test record."""
-        repetitions = range(1, self.experiment.reproductions + 1)
-        return sum(self.record_paths(job, number)[0].exists() for number in repetitions)
+        return sum(self.record_paths(number)[0].exists() for number in self.repetitions)
 
-    def finished(self, job: Job) -> bool:
+    def finished(self) -> bool:
         return all(
-            path.exists() and not missing_metrics(path, job.metrics)
-            for repetition in range(1, self.experiment.reproductions + 1)
-            for path in self.record_paths(job, repetition)
+            path.exists() and not missing_metrics(path, self.metrics)
+            for repetition in self.repetitions
+            for path in self.record_paths(repetition)
         )
 
 
@@ -91,8 +79,7 @@ class OpenedRow(Opened):
 class Run:
     """One repetition of a job: models to train, then to test."""
 
-    opened: OpenedRow
-    job: Job
+    job: ReproductionJob
     repetition: int
     listener: Listener
 
@@ -100,6 +87,10 @@ class Run:
 
     def finish(self) -> None:
         raise NotImplementedError
+
+    @property
+    def opened(self) -> OpenedExperiment:
+        return self.job.opened
 
     @property
     def label(self) -> str:
@@ -119,25 +110,12 @@ class Run:
         )
 
     def train(self, unit: Unit, build_trainer: BuildTrainer = Unit.build_trainer) -> None:
-        def score_of(best: float) -> float:
-            """None to speak of where the best step is simply the last."""
-            return best if unit.classes.val or self.kind == TEST_SELECTED else math.nan
-
-        def validated(fold: int, progress: Progress) -> None:
-            self.listener(
-                Validated(
-                    method=self.label,
-                    unit=self.repetition,
-                    fold=fold + 1,
-                    step=progress.step,
-                    max_steps=progress.max_steps,
-                    best=score_of(progress.best_score),
-                )
-            )
-
+        # Where the best step is simply the last, there is no score.
+        scored = bool(unit.classes.val) or self.kind == TEST_SELECTED
+        on_validation = tell_validations(self.listener, self.label, self.repetition, scored)
         try:
             record = run_fold(
-                unit, validated, keep_weights=True, wait=False, build_trainer=build_trainer
+                unit, on_validation, keep_weights=True, wait=False, build_trainer=build_trainer
             )
         except Timeout:  # another worker is at it
             return
@@ -145,7 +123,8 @@ class Run:
             trace = getattr(failure, "trace", "")
             self.say_model(fold=unit.fold + 1, reason=str(failure), trace=trace)
         else:
-            self.say_model(fold=unit.fold + 1, score=score_of(record.best_score))
+            score = record.best_score if scored else math.nan
+            self.say_model(fold=unit.fold + 1, score=score)
 
     def test(self, units: Sequence[Unit], path: Path) -> None:
         """Open the test classes once all models are there."""
@@ -205,7 +184,7 @@ class Reproduction(Run):
 
     def finish(self) -> None:
         units = self.units(self.opened.experiment)
-        path = self.opened.record_paths(self.job, self.repetition)[0]
+        path = self.job.record_paths(self.repetition)[0]
         if not path.exists():
             for unit in units:
                 self.train(unit)
@@ -224,7 +203,7 @@ class SingleModel(Run):
 
     def finish(self) -> None:
         folds = finished_folds(self.units(self.opened.experiment))
-        ensemble, path = self.opened.record_paths(self.job, self.repetition)
+        ensemble, path = self.job.record_paths(self.repetition)
         if folds is None:
             # Without a record they failed, and that was said; with one, they are gone.
             if ensemble.exists() and not path.exists():

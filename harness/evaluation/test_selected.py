@@ -30,7 +30,7 @@ class TestSelected(Run):
     kind = TEST_SELECTED
 
     def finish(self) -> None:
-        path = self.opened.record_paths(self.job, self.repetition)[0]
+        path = self.job.record_paths(self.repetition)[0]
         (unit,) = self.units(self.opened.experiment)
         if not path.exists():
             self.train(unit, self.build_trainer)

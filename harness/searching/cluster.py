@@ -126,10 +126,10 @@ def _check_shared(config: RunConfig, count: int, on_slurm: bool) -> None:
 
 def _shares(config: RunConfig, nodes: Nodes) -> list[list[str]]:
     """The cards of this machine that each task takes, dealt evenly; nothing on a CPU."""
-    if not device_count(config.device):
+    device = choose_device(config.device)
+    if not device_count(device):
         return [[] for _ in range(nodes.count)]
     there = visible_cards()
-    device = choose_device(config.device)
     if device.index is not None:
         there = [there[device.index]]
     if nodes.gpus > len(there):
@@ -145,8 +145,7 @@ def _for_a_node(config: RunConfig, count: int, on_slurm: bool) -> RunConfig:
     values: dict[str, Any] = {"storage": redact(config.storage)}
     if on_slurm:
         return config.updated(values)
-    gpus = device_count(config.device)
-    if gpus:  # each sees its cards alone
+    if device_count(choose_device(config.device)):  # each sees its cards alone
         values["device"] = "cuda"
     elif not config.workers:  # they share one machine
         values["workers"] = max(1, worker_count(config, threads=1, units=10**6) // count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +14,6 @@ from filelock import Timeout
 from optuna.trial import TrialState
 
 from harness.config import RunConfig
-from harness.data.batches import Source
-from harness.data.sources import open_part
 from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.loss_file import absolute, keep
@@ -29,19 +27,12 @@ from harness.searching.shared import Storage
 from harness.searching.study import Claim, Study, sampler_of, storage_of
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable, write_text
-from harness.system.progress import (
-    Begun,
-    Listener,
-    TrialEnded,
-    TrialReturned,
-    Validated,
-    Waiting,
-    ignore,
-)
-from harness.system.workers import WorkerLost, run_workers, worker_count
-from harness.training.fold import run_fold
+from harness.system.progress import Begun, Listener, TrialEnded, TrialReturned, Waiting, ignore
+from harness.system.workers import WorkerLost, worker_count
+from harness.training.fold import run_fold, tell_validations
+from harness.training.jobs import Job, run_jobs
 from harness.training.loss_check import check_loss_file
-from harness.training.placement import feed, settle
+from harness.training.opened import OpenedExperiment, open_experiment
 from harness.training.trainer import Progress, TrainingFailed
 from harness.training.trial import run_trial, trial_units
 from harness.training.trial_score import score_trial
@@ -60,38 +51,32 @@ class Search:
     """A study and what its trials train on."""
 
     study: Study
-    trainval: Source
+    opened: OpenedExperiment
 
     @property
     def experiment(self) -> Experiment:
-        return self.study.experiment
+        return self.opened.experiment
 
     @property
     def method(self) -> str:
-        return self.experiment.method.name
+        return self.opened.method
 
     def units(self, params: Mapping[str, Any], partition: int = 0) -> list[Unit]:
-        return trial_units(
-            self.experiment, self.trainval, params, of_search=True, partition=partition
-        )
+        trainval = self.opened.trainval
+        return trial_units(self.experiment, trainval, params, of_search=True, partition=partition)
 
 
 def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
     """Search every config in turn, with workers that move on together; finished work is kept."""
-    studies = [prepare(config, listener) for config in configs]
+    searches = [prepare(config, listener) for config in configs]
+    studies = [one.study for one in searches]
     missing = sum(study.unfinished() for study in studies)
     if missing:
-        for study in studies:
-            done, total = len(study.counted()), study.wanted()
-            method = study.experiment.method.name
-            listener(Begun(method=method, done=done, total=total, units="trials"))
-        threads = max(study.experiment.protocol.threads for study in studies)
-        config = settle(configs[0], [study.experiment for study in studies], listener)
-        count = worker_count(config, threads, missing)
+        for one in searches:
+            done, total = len(one.study.counted()), one.study.wanted()
+            listener(Begun(method=one.method, done=done, total=total, units="trials"))
         try:
-            names = [study.experiment.method.name for study in studies]
-            wanted = list(zip(feed(configs, config, count), names, strict=True))
-            run_workers(work, wanted, config.device, count, threads, listener)
+            run_jobs(work, [Job(one.opened) for one in searches], missing, listener)
         except WorkerLost as lost:
             if any(study.unfinished() for study in studies):
                 raise
@@ -122,30 +107,25 @@ def check_until_flat(experiment: Experiment) -> None:
         )
 
 
-def prepare(config: RunConfig, listener: Listener = ignore) -> Study:
+def prepare(config: RunConfig, listener: Listener = ignore) -> Search:
     """Everything that can be wrong with a search here is found here, before any training."""
     worker_count(config, threads=1, units=1)
     experiment, storage = check(config)
-    trainval = open_part(experiment, "trainval", listener)
-    study = Study(experiment, trainval.fingerprint, storage)
+    opened = open_experiment(experiment, listener)
+    study = Study(experiment, opened.trainval.fingerprint, storage)
     # A loss file is found again from whatever folder the next command is given in.
     found = config.updated({"loss": absolute(config.loss)})
     write_text(study.folder / CONFIG, found.to_yaml())
     keep(config.loss, study.folder)
-    return study
+    return Search(study, opened)
 
 
-def work(wanted: list[tuple[RunConfig, str]], device: str, listener: Listener) -> None:
-    """One worker: trial after trial of every study, until none is left to start or to inherit.
-
-    Args:
-        wanted: configs, each with the name of its method.
-    """
+def work(jobs: Iterable[Job], listener: Listener) -> None:
+    """One worker: trial after trial of every study, until none is left to start or to inherit."""
     waiting = []
-    for config, name in wanted:
-        experiment = build_experiment(config.updated({"device": device}), name)
-        trainval = open_part(experiment, "trainval")
-        one = Search(Study(experiment, trainval.fingerprint), trainval)
+    for job in jobs:
+        fingerprint = job.opened.trainval.fingerprint
+        one = Search(Study(job.opened.experiment, fingerprint), job.opened)
         if not _work_on(one, listener):
             waiting.append(one)
     while waiting:
@@ -207,18 +187,7 @@ def _run(one: Search, claim: Claim, listener: Listener) -> MachineError | None:
     """
     study, protocol = one.study, one.experiment.protocol
     started = time.perf_counter()
-
-    def validated(fold: int, progress: Progress) -> None:
-        listener(
-            Validated(
-                method=one.method,
-                unit=claim.index + 1,
-                fold=fold + 1,
-                step=progress.step,
-                max_steps=progress.max_steps,
-                best=progress.best_score,
-            )
-        )
+    on_validation = tell_validations(listener, one.method, claim.index + 1)
 
     def hopeless(folds: list[FoldRecord]) -> bool:
         scores = [fold.best_score for fold in folds]
@@ -238,7 +207,7 @@ def _run(one: Search, claim: Claim, listener: Listener) -> MachineError | None:
 
     units = one.units(claim.params)
     try:
-        folds = run_trial(units, validated, hopeless)
+        folds = run_trial(units, on_validation, hopeless)
         pruned = len(folds) < len(units)
         scores = () if pruned else score_trial(units, folds)
     except TrainingFailed as failure:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from harness.config import RunConfig
+from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
@@ -76,19 +77,19 @@ def measure_costs(
         raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
     config = RunConfig().updated(values)
     config = config.updated({"runs_dir": str(Path(config.runs_dir) / COSTS)})
-    opened = []
+    experiments = []
     for loss in dict.fromkeys(losses):
         experiment = build_experiment(config.updated({"loss": loss}))
         check_validated(experiment)
         check_method(experiment)
-        opened.append(experiment)
+        experiments.append(experiment)
     rows = []
-    for experiment in opened:
-        open_part(experiment, "trainval", listener)
+    for experiment in experiments:
+        trainval = open_part(experiment, "trainval", listener)
         threads, job = experiment.protocol.threads, (experiment.config, folds)
-        run_workers(_train, job, config.device, 1, threads, listener, apart=True)
-        rows.append(_row(experiment, _records(experiment, folds)))
-    first = opened[0]
+        run_workers(_train, job, experiment.device, 1, threads, listener, apart=True)
+        rows.append(_row(experiment, _records(experiment, trainval, folds)))
+    first = experiments[0]
     name = "-".join([first.protocol.name, first.dataset_label, first.trunk_label])
     place = Path(config.results_dir) / COSTS / name.replace(":", "_")
     title = f"Costs on {first.dataset_label}, {first.trunk_label}, {first.protocol.name}"
@@ -127,8 +128,7 @@ def _train(job: tuple[RunConfig, int], device: str, listener: Listener) -> None:
     train(config.updated({"device": device}), folds, listener)
 
 
-def _records(experiment: Experiment, folds: int) -> list[FoldRecord]:
-    trainval = open_part(experiment, "trainval")
+def _records(experiment: Experiment, trainval: Source, folds: int) -> list[FoldRecord]:
     units = trial_units(experiment, trainval, experiment.published_params)[:folds]
     found = [unit.find_record() for unit in units]
     return [record for record in found if record is not None]

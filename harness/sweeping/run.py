@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,10 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from harness.config import RunConfig
-from harness.data.batches import Source
 from harness.data.sources import open_part
 from harness.errors import DeviceLost, HarnessError
 from harness.evaluation import reproductions
-from harness.evaluation.runs import Job, finished_folds
+from harness.evaluation.runs import ReproductionJob, finished_folds
 from harness.experiment import Experiment, build_experiment, check_validated, digest_of
 from harness.model.build import check_method
 from harness.records.layout import PLAN, record_lock, sweep_folder, validation_path
@@ -35,22 +34,15 @@ from harness.sweeping.axes import (
     span,
 )
 from harness.system.files import check_writable
-from harness.system.progress import (
-    Event,
-    Listener,
-    ModelEnded,
-    PointEnded,
-    Tested,
-    Validated,
-    ignore,
-)
+from harness.system.progress import Event, Listener, ModelEnded, PointEnded, Tested, ignore
 from harness.system.trouble import forgiving
-from harness.system.workers import run_workers, worker_count
+from harness.system.workers import worker_count
 from harness.tables import sweeps
 from harness.tables.sweeps import Plan, Point, PublishedValue, SweepTable, read_plan
-from harness.training.fold import run_fold
-from harness.training.placement import feed, settle
-from harness.training.trainer import Progress, TrainingFailed
+from harness.training.fold import run_fold, tell_validations
+from harness.training.jobs import run_jobs
+from harness.training.opened import open_experiment
+from harness.training.trainer import TrainingFailed
 from harness.training.trial import trial_units
 from harness.training.unit import Unit
 
@@ -62,27 +54,19 @@ SHARED = (*CONFIG_AXES, "params")
 _NAME = re.compile(r"[A-Za-z0-9][\w.+=-]*")
 
 
-@dataclass(frozen=True)
-class PointJob:
-    """One point to train.
+@dataclass(frozen=True, kw_only=True)
+class PointJob(ReproductionJob):
+    """One point to train, with each of its seeds, and perhaps to test.
 
     Attributes:
         number: among all points, from 0.
-        config: of the point.
-        params: all of them.
+        points: how many there are.
         words: what it varies, for people.
-        metrics: of a test, beside the usual ones.
-        method: its name when the work began.
     """
 
     number: int
     points: int
-    config: RunConfig
-    params: dict[str, Any]
-    seeds: int
     words: str
-    metrics: tuple[str, ...] = ()
-    method: str = ""
 
     def ended(self, method: str, repetition: int, **facts: Any) -> PointEnded:
         return PointEnded(
@@ -90,7 +74,7 @@ class PointJob:
             point=self.number + 1,
             points=self.points,
             seed=repetition,
-            seeds=self.seeds,
+            seeds=len(self.repetitions),
             values=self.words,
             **facts,
         )
@@ -171,60 +155,56 @@ def sweep(asked: Sweep, listener: Listener = ignore) -> SweepTable:
     """Train every point, write the table of all; finished work is never repeated."""
     if asked.seeds < 1:
         raise HarnessError(f"--seeds must be at least 1, got {asked.seeds}")
-    points, folder = asked.points(), asked.folder
+    spanned, folder = asked.points(), asked.folder
     worker_count(asked.config, threads=1, units=1)
-    opened = [_opened(asked.config, point, changes, folder) for point, changes in points]
+    experiments = [_resolve(asked.config, changes, folder) for _, changes in spanned]
     if not asked.test:
-        for one in opened:
-            check_validated(one.experiment)
-    plan = _plan(asked, opened)
+        for experiment in experiments:
+            check_validated(experiment)
+    points = [_point(values, one) for (values, _), one in zip(spanned, experiments, strict=True)]
+    plan = _plan(asked, points, experiments[0].protocol.metric)
     known = read_plan(folder)
     plan = plan if known is None else known.joined(plan, folder)
     check_writable(folder)
-    for one in {one.source: one for one in opened}.values():
-        open_part(one.experiment, "trainval", listener)  # once, not in each worker
+    jobs = [
+        PointJob(
+            open_experiment(experiment, listener),
+            experiment.published_params,
+            search={},
+            metrics=asked.metrics,
+            number=number,
+            points=len(points),
+            words=_words(points[number], asked),
+        )
+        for number, experiment in enumerate(experiments)
+    ]
     plan.write(folder / PLAN)
-    failures = _run(opened, asked, listener)
-    _note_failures(plan, opened, failures).write(folder / PLAN)
+    failures = _run(jobs, asked, listener)
+    _note_failures(plan, points, failures).write(folder / PLAN)
     table = sweeps.build(folder)
     sweeps.write(table)
-    return replace(table, failed=tuple(_told(opened, asked, failures)))
+    told = (f"{jobs[n].opened.method} {jobs[n].words}: {failures[n]}" for n in sorted(failures))
+    return replace(table, failed=tuple(told))
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A point and its experiment."""
-
-    values: Mapping[str, Any]
-    experiment: Experiment
-
-    @property
-    def source(self) -> tuple[Any, ...]:
-        """Those of one are made from the same images, for the same eyes."""
-        protocol = self.experiment.protocol
-        return self.experiment.dataset_label, self.experiment.table, protocol.resize
-
-    @property
-    def point(self) -> Point:
-        experiment = self.experiment
-        return {
-            "values": {key: _used(experiment, key, given) for key, given in self.values.items()},
-            "method": experiment.method.name,
-            "table": experiment.table.as_posix(),
-            "params": experiment.published_params,
-            "seed": experiment.config.seed,
-        }
-
-
-def _opened(
-    config: RunConfig, values: Mapping[str, Any], changes: Mapping[str, Any], folder: Path
-) -> _Opened:
-    """A point whose every value can be used; else it is refused here, before any work."""
+def _resolve(config: RunConfig, changes: Mapping[str, Any], folder: Path) -> Experiment:
+    """The experiment of a point; a value that cannot be used is refused before any work."""
     at = config_at(config, {key: value for key, value in changes.items() if key != LOSS})
     at = at.updated({"loss": changes[LOSS], "results_dir": str(folder)})
     experiment = build_experiment(at)
     check_method(experiment)
-    return _Opened(values, experiment)
+    return experiment
+
+
+def _point(values: Mapping[str, Any], experiment: Experiment) -> Point:
+    """What the plan says of a point."""
+    return {
+        "values": {key: _used(experiment, key, given) for key, given in values.items()},
+        "method": experiment.method.name,
+        "table": experiment.table.as_posix(),
+        "params": experiment.published_params,
+        "seed": experiment.config.seed,
+    }
 
 
 def _used(experiment: Experiment, key: str, given: Any) -> Any:
@@ -239,32 +219,19 @@ def _used(experiment: Experiment, key: str, given: Any) -> Any:
     return given
 
 
-def _plan(asked: Sweep, opened: Sequence[_Opened]) -> Plan:
+def _plan(asked: Sweep, points: list[Point], metric: str) -> Plan:
     shared = {key: value for key, value in asdict(asked.config).items() if key in SHARED}
     return Plan(
         axes=asked.keys,
         settings={key: value for key, value in shared.items() if key not in asked.keys},
-        metric=opened[0].experiment.protocol.metric,
-        points=[one.point for one in opened],
+        metric=metric,
+        points=points,
         published=list(asked.published),
     )
 
 
-def _run(opened: Sequence[_Opened], asked: Sweep, listener: Listener) -> dict[int, str]:
+def _run(jobs: Sequence[PointJob], asked: Sweep, listener: Listener) -> dict[int, str]:
     """Train and perhaps test all points; returns number of a point -> why it failed."""
-    seeds = asked.seeds
-    jobs = []
-    for number, one in enumerate(opened):
-        words = _words(one, asked)
-        params = one.experiment.published_params
-        config = one.experiment.config
-        name = one.experiment.method.name
-        point = PointJob(number, len(opened), config, params, seeds, words, asked.metrics, name)
-        jobs.append(point)
-    threads = max(one.experiment.protocol.threads for one in opened)
-    models = seeds * sum(len(one.experiment.split.folds) for one in opened)
-    config = settle(jobs[0].config, [one.experiment for one in opened], listener)
-    count = worker_count(config, threads, models)
     failures: dict[int, str] = {}
 
     def heard(event: Event) -> None:
@@ -272,33 +239,27 @@ def _run(opened: Sequence[_Opened], asked: Sweep, listener: Listener) -> dict[in
             failures[event.point - 1] = event.reason
         listener(event)
 
+    experiments = [job.opened.experiment for job in jobs]
     if asked.test:
-        for one in {one.experiment.table: one for one in opened}.values():
-            open_part(one.experiment, "test", listener)  # once, not in each worker
-    fed = feed([job.config for job in jobs], config, count)
-    jobs = [replace(job, config=own) for job, own in zip(jobs, fed, strict=True)]
-    run_workers(work_on_tests if asked.test else work, jobs, config.device, count, threads, heard)
+        for experiment in {one.table: one for one in experiments}.values():
+            open_part(experiment, "test", listener)  # once, not in each worker
+    models = asked.seeds * sum(len(experiment.split.folds) for experiment in experiments)
+    run_jobs(work_on_tests if asked.test else work, jobs, models, heard)
     return failures
 
 
-def _words(one: _Opened, asked: Sweep) -> str:
+def _words(point: Point, asked: Sweep) -> str:
     """What a point varies, for people."""
     names = sweeps.short_names(asked.keys)
-    return " ".join(f"{names[key]}={v}" for key, v in one.point["values"].items() if key != LOSS)
+    return " ".join(f"{names[key]}={v}" for key, v in point["values"].items() if key != LOSS)
 
 
-def _told(opened: Sequence[_Opened], asked: Sweep, failures: Mapping[int, str]) -> Iterator[str]:
-    for number, reason in sorted(failures.items()):
-        one = opened[number]
-        yield f"{one.experiment.method.name} {_words(one, asked)}: {reason}"
-
-
-def _note_failures(plan: Plan, opened: Sequence[_Opened], failures: Mapping[int, str]) -> Plan:
-    ran = {sweeps.key_of(one.point["values"]): number for number, one in enumerate(opened)}
+def _note_failures(plan: Plan, ran: Sequence[Point], failures: Mapping[int, str]) -> Plan:
+    numbers = {sweeps.key_of(point["values"]): number for number, point in enumerate(ran)}
     points: list[Point] = []
     for point in plan.points:
         noted = point.copy()
-        number = ran.get(sweeps.key_of(point["values"]))
+        number = numbers.get(sweeps.key_of(point["values"]))
         if number is not None:
             noted.pop("failure", None)
             if number in failures:
@@ -307,16 +268,14 @@ def _note_failures(plan: Plan, opened: Sequence[_Opened], failures: Mapping[int,
     return replace(plan, points=points)
 
 
-def work(jobs: list[PointJob], device: str, listener: Listener) -> None:
+def work(jobs: Iterable[PointJob], listener: Listener) -> None:
     """One worker: every fold that nobody has trained or is training, then the points' records."""
     for job in jobs:
-        experiment = build_experiment(job.config.updated({"device": device}), job.method)
-        trainval = open_part(experiment, "trainval")
-        for repetition in range(job.seeds):
-            _validate(job, experiment, trainval, repetition, listener)
+        for repetition in range(len(job.repetitions)):
+            _validate(job, repetition, listener)
 
 
-def work_on_tests(jobs: list[PointJob], device: str, listener: Listener) -> None:
+def work_on_tests(jobs: Iterable[PointJob], listener: Listener) -> None:
     """One worker: the reproductions of every point, and their tests."""
     for job in jobs:
 
@@ -329,40 +288,22 @@ def work_on_tests(jobs: list[PointJob], device: str, listener: Listener) -> None
                 case _:
                     listener(event)
 
-        tests = [Job(job.config, job.params, {}, metrics=job.metrics, method=job.method)]
-        reproductions.work(tests, device, heard)
+        reproductions.work([job], heard)
 
 
-def _validate(
-    job: PointJob,
-    experiment: Experiment,
-    trainval: Source,
-    repetition: int,
-    listener: Listener,
-) -> None:
-    identity = experiment.identity(trainval.fingerprint)
+def _validate(job: PointJob, repetition: int, listener: Listener) -> None:
+    opened, experiment = job.opened, job.opened.experiment
+    identity = experiment.identity(opened.trainval.fingerprint)
     digest = digest_of({"identity": identity, "params": job.params})
-    path = validation_path(experiment.results, experiment.method.name, digest, repetition)
+    path = validation_path(experiment.results, opened.method, digest, repetition)
     if path.exists():
         return
-    ended = partial(job.ended, experiment.method.name, repetition + 1)
-
-    def validated(fold: int, progress: Progress) -> None:
-        listener(
-            Validated(
-                method=experiment.method.name,
-                unit=job.number + 1,
-                fold=fold + 1,
-                step=progress.step,
-                max_steps=progress.max_steps,
-                best=progress.best_score,
-            )
-        )
-
-    units = trial_units(experiment, trainval, job.params, repetition)
+    ended = partial(job.ended, opened.method, repetition + 1)
+    on_validation = tell_validations(listener, opened.method, job.number + 1)
+    units = trial_units(experiment, opened.trainval, job.params, repetition)
     for unit in units:
         try:
-            forgiving(partial(run_fold, unit, validated, wait=False))
+            forgiving(partial(run_fold, unit, on_validation, wait=False))
         except Timeout:  # another worker is at it
             continue
         except DeviceLost:  # for a new process to go on

@@ -106,9 +106,8 @@ def _why_none() -> str:
     return "there is no GPU"
 
 
-def device_count(name: str) -> int:
+def device_count(device: torch.device) -> int:
     """How many such devices can train at the same time; 0 for the CPU."""
-    device = choose_device(name)
     if device.type == "cuda":
         return 1 if device.index is not None else torch.cuda.device_count()
     return 0

@@ -49,17 +49,30 @@ class _Orphaned(BaseException):
     """Nobody is left to hear what a worker has to say, or to stop it."""
 
 
-def worker_count(config: RunConfig, threads: int, units: int) -> int:
-    """How many workers to start: what was asked for, or as many as the machine can feed."""
-    gpus, per_gpu = device_count(config.device), config.per_gpu
+def worker_count(
+    config: RunConfig,
+    threads: int,
+    units: int,
+    device: torch.device | None = None,
+    per_gpu: int | None = None,
+) -> int:
+    """How many workers to start: what was asked for, or as many as the machine can feed.
+
+    Args:
+        threads: of each worker.
+        units: pieces of work; no more workers are started.
+        device, per_gpu: what those of the config were settled to, if that was done.
+    """
+    gpus = device_count(device or choose_device(config.device))
+    shared = per_gpu or config.per_gpu
     limit = max(1, cores() // threads)
     if config.workers > MOST_PER_CORE * cores():
         raise HarnessError(
             f"--workers {config.workers} is more than {MOST_PER_CORE} for each of the {cores()} "
             "cores here"
         )
-    if gpus and per_gpu != "auto":  # which is settled by what is trained
-        limit = gpus * per_gpu
+    if gpus and shared != "auto":  # which is settled by what is trained
+        limit = gpus * shared
         if config.workers > limit:
             raise HarnessError(
                 f"--workers {config.workers} is more than the {gpus} GPU(s) here take; give at "
@@ -77,7 +90,7 @@ def cores() -> int:
 def run_workers(
     target: Target,
     job: Any,
-    device: str,
+    device: torch.device,
     count: int,
     threads: int,
     listener: Listener,
@@ -93,7 +106,7 @@ def run_workers(
     """
     if count == 1 and not apart:
         try:
-            _run_here(target, job, str(choose_device(device)), listener)
+            _run_here(target, job, str(device), listener)
             return
         except DeviceLost as lost:
             logger.warning("%s; a new process goes on", lost)
@@ -104,7 +117,7 @@ class _Crew:
     """Processes at the same work, each with a pipe that it reports through."""
 
     def __init__(
-        self, target: Target, job: Any, device: str, threads: int, listener: Listener
+        self, target: Target, job: Any, device: torch.device, threads: int, listener: Listener
     ) -> None:
         self.target, self.job, self.device = target, job, device
         self.threads, self.listener = threads, listener
@@ -247,8 +260,7 @@ def _without_main() -> Iterator[None]:
 _main = threading.Lock()
 
 
-def _device_of(name: str, number: int) -> str:
-    device = choose_device(name)
+def _device_of(device: torch.device, number: int) -> str:
     if device.type == "cuda" and device.index is None:
         return f"cuda:{number % torch.cuda.device_count()}"
     return str(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -33,9 +34,10 @@ from harness.records.layout import (
 from harness.records.provenance import provenance
 from harness.records.records import Compute, FoldRecord, RecordError
 from harness.system.cards import describe
-from harness.system.device import choose_device, cpu_threads, device_name
+from harness.system.device import cpu_threads, device_name
 from harness.system.files import is_disk_trouble, make_folder, set_aside, sweep, write_text
 from harness.system.precision import own_defaults, training_precision
+from harness.system.progress import Listener, Validated
 from harness.system.repeating import repeating
 from harness.system.trouble import trouble_in
 from harness.training.kept_embeddings import awaits_score, read_embeddings, write_embeddings
@@ -49,17 +51,43 @@ logger = logging.getLogger(__name__)
 PAUSES = (2, 20)
 
 # Called after every validation with the number of the fold, from 0.
-FoldReport = Callable[[int, Progress], None]
+OnValidation = Callable[[int, Progress], None]
 BuildTrainer = Callable[[Unit, torch.device], Trainer]
 
 
-def no_report(fold: int, progress: Progress) -> None:
-    """The report of who does not listen."""
+def tell_validations(
+    listener: Listener, method: str, unit: int = 1, scored: bool = True
+) -> OnValidation:
+    """A callback that turns every validation into an event.
+
+    Args:
+        method: whose models are trained, as a table calls it.
+        unit: number of the trial, the reproduction or the point.
+        scored: whether the scores mean something: without validation classes they are steps.
+    """
+
+    def tell(fold: int, progress: Progress) -> None:
+        listener(
+            Validated(
+                method=method,
+                unit=unit,
+                fold=fold + 1,
+                step=progress.step,
+                max_steps=progress.max_steps,
+                best=progress.best_score if scored else math.nan,
+            )
+        )
+
+    return tell
+
+
+def ignore_validation(fold: int, progress: Progress) -> None:
+    """A callback that does nothing."""
 
 
 def run_fold(
     unit: Unit,
-    report: FoldReport = no_report,
+    on_validation: OnValidation = ignore_validation,
     keep_weights: bool = False,
     wait: bool = True,
     build_trainer: BuildTrainer = Unit.build_trainer,
@@ -75,10 +103,10 @@ def run_fold(
     """
     for pause in (*PAUSES, None):
         try:
-            return _finished(unit, report, keep_weights, wait, build_trainer)
+            return _finished(unit, on_validation, keep_weights, wait, build_trainer)
         except Timeout:
             raise
-        except _ReportFailed as failed:
+        except _CallbackFailed as failed:
             raise failed.error from None
         except (KeyboardInterrupt, GeneratorExit):
             raise
@@ -99,7 +127,11 @@ def run_fold(
 
 
 def _finished(
-    unit: Unit, report: FoldReport, keep_weights: bool, wait: bool, build_trainer: BuildTrainer
+    unit: Unit,
+    on_validation: OnValidation,
+    keep_weights: bool,
+    wait: bool,
+    build_trainer: BuildTrainer,
 ) -> FoldRecord:
     folder = unit.folder
     make_folder(folder)
@@ -109,7 +141,7 @@ def _finished(
         if found is not None:
             return found
         write_text(folder / CONFIG, unit.config.to_yaml())
-        return _train(unit, report, keep_weights, build_trainer)
+        return _train(unit, on_validation, keep_weights, build_trainer)
 
 
 def _find(unit: Unit, keep_weights: bool) -> FoldRecord | None:
@@ -144,7 +176,7 @@ def _is_whole(path: Path, read: Callable[[Path], object]) -> bool:
 
 
 def _train(
-    unit: Unit, report: FoldReport, keep_weights: bool, build_trainer: BuildTrainer
+    unit: Unit, on_validation: OnValidation, keep_weights: bool, build_trainer: BuildTrainer
 ) -> FoldRecord:
     validated = False
 
@@ -152,14 +184,13 @@ def _train(
         nonlocal validated
         validated = True
         try:
-            report(unit.fold, progress)
+            on_validation(unit.fold, progress)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # as of a worker whose parent is gone
-            raise _ReportFailed(error) from error
+            raise _CallbackFailed(error) from error
 
-    device = choose_device(unit.experiment.config.device)
-    protocol = unit.experiment.protocol
+    device, protocol = unit.experiment.device, unit.experiment.protocol
     with (
         own_defaults(),
         cpu_threads(protocol.threads),
@@ -220,8 +251,8 @@ def _is_of_machine(error: Exception) -> bool:
     return is_disk_trouble(error) or trouble_in(error) is not None
 
 
-class _ReportFailed(Exception):
-    """Who listens to the progress of a run failed, which is no failure of the run."""
+class _CallbackFailed(Exception):
+    """The callback that is told of validations failed, which is not a failure of the run."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))

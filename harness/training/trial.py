@@ -15,9 +15,15 @@ from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
 from harness.records.records import FoldRecord
 from harness.system.device import choose_device
-from harness.system.progress import Listener, Validated, ignore
-from harness.training.fold import BuildTrainer, FoldReport, no_report, run_fold
-from harness.training.trainer import Progress, TrainingFailed
+from harness.system.progress import Listener, ignore
+from harness.training.fold import (
+    BuildTrainer,
+    OnValidation,
+    ignore_validation,
+    run_fold,
+    tell_validations,
+)
+from harness.training.trainer import TrainingFailed
 from harness.training.unit import Unit
 
 
@@ -54,7 +60,7 @@ def trial_units(
 
 def run_trial(
     units: Sequence[Unit],
-    report: FoldReport = no_report,
+    on_validation: OnValidation = ignore_validation,
     enough: Callable[[list[FoldRecord]], bool] = lambda folds: False,
     keep_weights: bool = False,
     build_trainer: BuildTrainer = Unit.build_trainer,
@@ -66,7 +72,7 @@ def run_trial(
     """
     folds: list[FoldRecord] = []
     for unit in units:
-        folds.append(run_fold(unit, report, keep_weights, build_trainer=build_trainer))
+        folds.append(run_fold(unit, on_validation, keep_weights, build_trainer=build_trainer))
         if enough(folds):
             break
     return folds
@@ -83,24 +89,13 @@ def train(
     experiment = build_experiment(config)
     check_validated(experiment)
     check_method(experiment)
-    choose_device(config.device)
+    choose_device(config.device)  # refused before images are opened
     trainval = open_part(experiment, "trainval", listener)
     units = trial_units(experiment, trainval, experiment.published_params)[:count]
-
-    def validated(fold: int, progress: Progress) -> None:
-        listener(
-            Validated(
-                method=experiment.method.name,
-                fold=fold + 1,
-                step=progress.step,
-                max_steps=progress.max_steps,
-                best=progress.best_score,
-            )
-        )
-
+    on_validation = tell_validations(listener, experiment.method.name)
     try:
         records = run_trial(
-            units, validated, keep_weights=keep_weights, build_trainer=build_trainer
+            units, on_validation, keep_weights=keep_weights, build_trainer=build_trainer
         )
     except TrainingFailed as failure:
         raise HarnessError(f"training failed: {failure}\n  traceback: {failure.trace}") from None

@@ -13,7 +13,7 @@ from harness.metrics import retrieval
 from harness.records.layout import EMBEDDINGS, LOCK
 from harness.records.provenance import provenance
 from harness.records.records import FoldRecord, TrialRecord
-from harness.system.device import choose_device, cpu_threads
+from harness.system.device import cpu_threads
 from harness.system.trouble import naming_trouble
 from harness.training.embed import concatenate
 from harness.training.kept_embeddings import find_trial, read_embeddings, scored_indices
@@ -56,7 +56,7 @@ def _scores_together(units: Sequence[Unit]) -> list[float]:
     """One score for each group of classes: of the models' embeddings, concatenated."""
     experiment = units[0].experiment
     metric, normalizer = experiment.protocol.metric, experiment.method.normalizer
-    device = choose_device(experiment.config.device)
+    device = experiment.device
     labels = [experiment.listing.labels[scored_indices(unit)] for unit in units]
     embeddings = [read_embeddings(unit) for unit in units]
     scores = []

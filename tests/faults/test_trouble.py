@@ -35,6 +35,7 @@ from harness.system.trouble import trouble_in
 from harness.training.fold import run_fold
 from harness.training.trainer import Trainer
 
+CPU = torch.device("cpu")
 BROKEN = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
 
 TROUBLE = [
@@ -272,7 +273,7 @@ def test_a_lost_device_ends_the_worker_without_spending_the_trial(
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_new_process_follows_a_worker_that_lost_its_device(tmp_path: Path, count: int) -> None:
     heard: list[Event] = []
-    workers.run_workers(lose_the_device, (str(tmp_path), count), "cpu", count, 1, heard.append)
+    workers.run_workers(lose_the_device, (str(tmp_path), count), CPU, count, 1, heard.append)
     done = sorted((event.worker, event.method) for event in heard)
     assert done == [(number, "at last") for number in range(1, count + 1)]
 
@@ -280,7 +281,7 @@ def test_a_new_process_follows_a_worker_that_lost_its_device(tmp_path: Path, cou
 @pytest.mark.slow
 def test_a_device_that_is_lost_again_and_again_is_named(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="cpu failed 3 times in a row, each time in a new pr"):
-        workers.run_workers(lose_the_device, (str(tmp_path), 99), "cpu", 2, 1, lambda event: None)
+        workers.run_workers(lose_the_device, (str(tmp_path), 99), CPU, 2, 1, lambda event: None)
     assert len(list(tmp_path.iterdir())) == 2 * 3
 
 

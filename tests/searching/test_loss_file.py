@@ -13,10 +13,10 @@ from harness import registry
 from harness.cli import main
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
-from harness.evaluation import reproductions
 from harness.records.layout import CONFIG, SOURCE
 from harness.searching import loop
 from harness.system import workers
+from harness.training import jobs
 
 MINE = """
 from optuna.distributions import FloatDistribution
@@ -96,8 +96,7 @@ def test_a_file_that_is_edited_while_it_is_used_gives_no_record(
         loss_file.write_text(f"{MINE}# edited")
         run_workers(*arguments)
 
-    module = loop if command == "search" else reproductions
-    monkeypatch.setattr(module, "run_workers", edit_first)
+    monkeypatch.setattr(jobs, "run_workers", edit_first)
     if command == "search":
         config = load_config(searched / CONFIG)
         with pytest.raises(HarnessError, match="was changed while it was being used: it was mine@"):

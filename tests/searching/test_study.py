@@ -27,6 +27,8 @@ from harness.searching.loop import search
 from harness.searching.study import Study
 from harness.searching.trials import index_of
 from harness.system.progress import Event, Waiting
+from harness.training.jobs import Job
+from harness.training.opened import open_experiment
 from harness.training.trainer import TrainingFailed
 
 
@@ -416,7 +418,7 @@ def work_beside(config: RunConfig, done: Callable[[], bool]) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        loop.work([(config, "")], "cpu", heard)
+        loop.work([Job(open_experiment(build_experiment(config)))], heard)
 
 
 def test_a_worker_left_without_trials_trains_folds_of_another(

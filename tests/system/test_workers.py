@@ -17,6 +17,7 @@ from harness.system import workers
 from harness.system.progress import Event, Prepared
 
 CORES = len(os.sched_getaffinity(0))
+CPU = torch.device("cpu")
 
 
 def test_one_worker_per_core_on_a_cpu_and_never_more_than_there_is_to_do() -> None:
@@ -59,7 +60,9 @@ def test_workers_get_their_job_their_threads_and_a_gpu_each_and_may_start_proces
     heard: list[Event] = []
     before = dict(os.environ)
     with pretended_gpu(count=2):
-        workers.run_workers(start_a_process, "job", "auto", 3, threads=1, listener=heard.append)
+        workers.run_workers(
+            start_a_process, "job", torch.device("cuda"), 3, threads=1, listener=heard.append
+        )
     assert dict(os.environ) == before
     cards = ["GPU-a", "GPU-b", "GPU-a"]
     for action, done in (("asking", 1), ("loading", 3)):
@@ -74,7 +77,7 @@ def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.Mon
     owned: list[str] = []
     with pretended_gpu(count=2):
         monkeypatch.setattr(torch.cuda, "set_device", owned.append)
-        workers.run_workers(tell_threads, "job", "cuda:1", 1, threads=1, listener=heard.append)
+        workers.run_workers(tell_threads, "job", torch.device("cuda:1"), 1, 1, heard.append)
         monkeypatch.undo()
     assert told(heard, "asking") == [(1, "cuda:1 of all", "job", 1)]
     assert owned == ["cuda:1"]  # else its first card would hold a context of ours, too
@@ -84,11 +87,11 @@ def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("quick_workers")
 def test_a_worker_that_dies_is_noticed() -> None:
     with pytest.raises(HarnessError, match="a worker ended with exit code 3"):
-        workers.run_workers(die, None, "cpu", 2, threads=1, listener=lambda event: None)
+        workers.run_workers(die, None, CPU, 2, threads=1, listener=lambda event: None)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_workers")
 def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
     with pytest.raises(HarnessError, match="what the user can mend"):
-        workers.run_workers(complain, None, "cpu", 2, threads=1, listener=lambda event: None)
+        workers.run_workers(complain, None, CPU, 2, threads=1, listener=lambda event: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from benchmarks.pretended_gpu import pretended_gpu
 from harness.config import RunConfig
@@ -17,12 +18,12 @@ from harness.training import placement
 MakeExperiment = Callable[..., Experiment]
 
 
-def settled(experiment: Experiment, gpus: int = 1) -> tuple[RunConfig, str]:
+def placed(experiment: Experiment, gpus: int = 1) -> tuple[placement.Placement, str]:
     heard: list[Event] = []
     with pretended_gpu(count=gpus):
-        found = placement.settle(experiment.config, [experiment], heard.append)
+        found = placement.place([experiment], 1000, heard.append)
     (event,) = heard
-    assert isinstance(event, Placed) and event.device == found.device
+    assert isinstance(event, Placed) and event.device == str(found.device)
     return found, event.reason
 
 
@@ -30,13 +31,13 @@ def test_small_steps_on_frozen_features_are_the_cpus_unless_one_insists(
     make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = make_experiment(protocol="frozen", device="auto")
-    found, reason = settled(frozen)
-    assert found.device == "cpu"
+    found, reason = placed(frozen)
+    assert found.device.type == "cpu"
     assert "million operations" in reason and "--device cuda insists" in reason
-    assert settled(make_experiment(protocol="frozen", device="cuda"))[0].device == "cuda"
-    assert settled(make_experiment(device="auto"))[0].device == "cuda"  # images
+    assert placed(make_experiment(protocol="frozen", device="cuda"))[0].device.type == "cuda"
+    assert placed(make_experiment(device="auto"))[0].device.type == "cuda"  # images
     monkeypatch.setattr(placement, "WORTH_A_CARD", 1.0)
-    assert settled(frozen)[0].device == "cuda"
+    assert placed(frozen)[0].device.type == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -62,17 +63,17 @@ def test_small_models_share_a_card_as_memory_and_cores_allow(
     monkeypatch.setattr(placement, "cores", lambda: cores)
     monkeypatch.setattr(cards, "free_memory", lambda: free and free * 2**30)
     monkeypatch.setattr(cards, "mps_runs", lambda: mps)
-    found, reason = settled(make_experiment(device="auto", per_gpu="auto"), gpus)
+    found, reason = placed(make_experiment(device="auto", per_gpu="auto"), gpus)
     assert found.per_gpu == expected
     assert ("MPS" in reason) == (expected > 1)
-    assert settled(make_experiment(device="auto", per_gpu=5))[0].per_gpu == 5
-    assert settled(make_experiment(device="auto"))[0].per_gpu == 1
+    assert placed(make_experiment(device="auto", per_gpu=5))[0].per_gpu == 5
+    assert placed(make_experiment(device="auto"))[0].per_gpu == 1
 
 
 def test_images_fill_a_card_alone(folder_config: RunConfig) -> None:
     large = folder_config.protocol.replace("crop=12", "crop=128").replace("=16", "=128")
     values = {"device": "auto", "per_gpu": "auto", "protocol": large}
-    assert settled(build_experiment(folder_config.updated(values)))[0].per_gpu == 1
+    assert placed(build_experiment(folder_config.updated(values)))[0].per_gpu == 1
 
 
 def test_features_are_encoded_apart_where_workers_follow(
@@ -82,10 +83,10 @@ def test_features_are_encoded_apart_where_workers_follow(
     apart: list[str] = []
 
     def run(
-        target: Callable[..., None], job: object, device: str, *rest: object, **how: bool
+        target: Callable[..., None], job: object, device: torch.device, *rest: object, **how: bool
     ) -> None:
         assert how == {"apart": True}
-        apart.append(device)
+        apart.append(str(device))
         target(job, "cuda:0", lambda event: None)
 
     monkeypatch.setattr(sources, "run_workers", run)
