@@ -7,6 +7,7 @@ the loss that the user had in mind. A warning does not.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,8 +123,11 @@ def _try_step(experiment: Experiment, seed: int) -> _Step:
             if value.requires_grad:
                 value.backward()
         except (Exception, SystemExit) as error:  # whatever the user's code raises
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(at.filename).name}, line {at.lineno}"
             raise HarnessError(
-                f"{method.name} fails in its first step: {type(error).__name__}: {error}\n"
+                f"{method.name} fails in its first step: {type(error).__name__}: {error} "
+                f"({place})\n"
                 f"  it was given {len(labels)} embeddings of {size} numbers, and labels from 0 to "
                 f"{_num_classes(experiment) - 1}"
             ) from error

@@ -19,6 +19,7 @@ from harness.cli import app, display, main
 from harness.cli.options import read_values
 from harness.config import DATA, PANELS, WHERE, keys
 from harness.system.progress import Event, TrialEnded, Validated
+from harness.training.loss_check import BATCHES
 
 
 def commands_of(group: Any, path: str = "") -> dict[str, Any]:
@@ -227,7 +228,8 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, image_folder: Path) -> No
     telling.write_text(TELLING)
     hours = re.sub(r"(max_steps|validate_every)=\d", r"\1=1000000", FOLDER)
     process = start_search(image_folder, tmp_path / "runs", "2", hours, str(telling))
-    process.read_until("a step")
+    for _ in range(BATCHES + 1):  # those of the check, before a worker begins
+        process.read_until("a step")
     process.signal(signal.SIGINT)
     process.read_until("Ctrl-C again stops at once")
     for _ in range(20):  # it goes on as if nothing had happened

@@ -126,8 +126,13 @@ from pytorch_metric_learning.losses import TripletMarginLoss
 
 
 class Mine(TripletMarginLoss):
-    def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
-        raise ArithmeticError("no [good] today")
+    steps = 0
+
+    def compute_loss(self, *batch):
+        self.steps += 1
+        if self.steps == 2:  # not the first, which a check before the search tries
+            raise ArithmeticError("no [good] today")
+        return super().compute_loss(*batch)
 """
 
 
