@@ -2,8 +2,8 @@
 
 `search`, `evaluate`, `train`, `sweep`, `compare` and `verdict` do what the commands of these names
 (`eval`) do, and return what those print. All but the last two take by name any setting of
-`harness.config.RunConfig`. Workers are processes of their own, which never run the script that
-started them.
+`harness.config.RunConfig`. `judge` returns what `harness verdict --json` prints, as typed data.
+Workers are processes of their own, which never run the script that started them.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set or a protocol of yours.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
     from harness.config import Settings
-    from harness.judgement.compare import Comparison
+    from harness.judgement.judged import JudgedPair, Judgement
     from harness.records.records import FoldRecord
     from harness.searching.summary import SearchSummary
     from harness.system.progress import Listener
@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 if not Path(__file__).with_name("losses").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
-__all__ = ["compare", "evaluate", "search", "sweep", "train", "verdict"]
+__all__ = ["compare", "evaluate", "judge", "search", "sweep", "train", "verdict"]
 
 
 @overload
@@ -192,28 +192,64 @@ def compare(
     dataset: str | Sequence[str] = "glyphs",
     protocol: str = "mlrc",
     trunk: str | None = None,
-    metric: str = "map_at_r",
     results_dir: str = "results",
-) -> list[Comparison]:
-    """Say of each pair of methods whether one is better, from the records of their tables.
+) -> list[JudgedPair]:
+    """Judge each pair of some methods, from the records of their tables.
 
     Args:
         methods: two or more rows of a table.
         dataset: one or more, each with a table of its own.
-        protocol: whose tables.
+        protocol: of the tables.
         trunk: needed where a data set has tables of several.
-        metric: map_at_r, r_precision or p_at_1.
 
-    >>> harness.compare("proxyanchor", "contrastive", dataset="glyphs")[0].concatenated.mean
+    >>> harness.compare("proxyanchor", "contrastive", dataset="glyphs")[0].answer
     """
     from pathlib import Path
 
-    from harness.judgement.compare import check_asked, compare, find_table
+    from harness.judgement.judge import find_pairs_of, judge
+    from harness.records.layout import find_table
 
-    check_asked(methods, metric)
     names = [dataset] if isinstance(dataset, str) else dataset
     tables = [find_table(Path(results_dir), protocol, name, trunk) for name in names]
-    return compare(tables, methods, metric, [], _full_name)[0]
+    judgement = judge(Path(results_dir), wanted=lambda table: table in tables)
+    return [pair for _, pair in find_pairs_of(judgement, methods, _full_name)]
+
+
+def judge(
+    method: str | None = None,
+    *,
+    dataset: str | None = None,
+    protocol: str | None = None,
+    trunk: str | None = None,
+    results_dir: str = "results",
+    against: str | None = None,
+    margin: float = 0.5,
+) -> Judgement:
+    """Judge every table: rows with groups and budgets, pairs with intervals and answers.
+
+    Args:
+        method: a row whose pairs are wanted; None for all pairs.
+        dataset, protocol, trunk: of the tables that count; None for all.
+        against: results to compare with, or "none"; None takes those that came with the package.
+        margin: largest difference that is called equivalent, in points.
+
+    >>> [row.letters for row in harness.judge(dataset="glyphs").tables[0].rows]
+    """
+    from pathlib import Path
+
+    from harness.judgement.judge import find_rows, find_stored, judge, only_rows
+    from harness.records.layout import fits
+
+    results = Path(results_dir)
+    judgement = judge(
+        results,
+        find_stored(results, against),
+        lambda table: fits(table, protocol, dataset, trunk),
+        margin / 100,
+    )
+    if method is None:
+        return judgement
+    return only_rows(judgement, find_rows(judgement, method, _full_name))
 
 
 def verdict(
@@ -228,21 +264,25 @@ def verdict(
     """Say in plain words, as Markdown, what the tables show, from their records alone.
 
     Args:
-        method: where it stands among all rows, as a loss of yours; None asks what the papers claim.
+        method: a row to compare with all others, such as a loss of yours; None for all tables.
         dataset, protocol, trunk: of the tables that count; None for all.
-        against: results to add, or "none"; None takes those that came with the package.
+        against: results to compare with, or "none"; None takes those that came with the package.
 
     >>> print(harness.verdict("proxyanchor", dataset="glyphs"))
     """
     from pathlib import Path
 
-    from harness.records.layout import fits
+    from harness.records.published import find_folder
     from harness.verdicts.text import write_verdict
 
-    def wanted(table: Path) -> bool:
-        return fits(table, protocol, dataset, trunk)
-
-    return write_verdict(method, Path(results_dir), against, wanted, [], _full_name)
+    judgement = judge(
+        dataset=dataset,
+        protocol=protocol,
+        trunk=trunk,
+        results_dir=results_dir,
+        against=against,
+    )
+    return write_verdict(judgement, method, find_folder(Path(results_dir)), _full_name)
 
 
 @contextmanager

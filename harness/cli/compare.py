@@ -1,4 +1,4 @@
-"""`harness compare`: is the difference between methods real?"""
+"""`harness compare`: is the difference between methods significant?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from harness.cli.options import Given, full_name, takes_config
 from harness.cli.printed_table import print_table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from harness.judgement.compare import Comparison
+    from harness.judgement.judged import JudgedPair, JudgedTable
     from harness.judgement.ranks import Ranks
 
-
-# Columns for a narrow terminal, beside the difference itself.
-NARROW = ("data set", "pair", "over classes", "n", "p:")
+# Columns for a narrow terminal.
+NARROW = ("data set", "pair", "difference", "answer")
 
 
 @takes_config("compare")
@@ -38,71 +35,74 @@ def compare(
 ) -> None:
     """Test whether one method is significantly better than another, from their records.
 
-    All methods share their seeds, so the tests are paired. A bootstrap over the test classes shows
-    whether other classes might reverse the order.
+    Differences have the noise of test classes, seeds and, where they were repeated, searches.
+    P-values are corrected within the same families as in `harness verdict`.
 
     $ harness compare proxyanchor contrastive --dataset glyphs
 
     $ harness compare ccp ms triplet --dataset cub --dataset cars
     """
-    from harness.judgement import compare as comparing
-    from harness.metrics.names import title_of
+    import pandas as pd
 
-    comparing.check_asked(methods, metric)
+    from harness.errors import unknown
+    from harness.judgement.judge import find_pairs_of, judge
+    from harness.judgement.ranks import rank_scores
+    from harness.judgement.words import sentence
+    from harness.metrics.names import METRICS, title_of
+    from harness.records.layout import find_table
+
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
     protocol, trunk = given.config.protocol, given.values.get("trunk")
     tables = [
-        comparing.find_table(given.results, protocol, name, trunk)
+        find_table(given.results, protocol, name, trunk)
         for name in dict.fromkeys(dataset or ["glyphs"])
     ]
-    problems: list[str] = []
-    comparisons, ranks = comparing.compare(tables, methods, metric, problems, full_name)
-    title = "Differences in percent, the first minus the second"
-    print_table(_rows(comparisons), title, (*NARROW, title_of(metric)))
-    for comparison in comparisons:
-        say(f"- {comparing.in_words(comparison)}")
-    if len(tables) > 1:
-        _print_ranks(ranks)
-    for problem in problems:
+    judgement = judge(given.results, wanted=lambda table: table in tables)
+    pairs = find_pairs_of(judgement, methods, full_name)
+    title = f"Differences in points of {title_of(metric)}, the first minus the second"
+    print_table(pd.DataFrame([_row(*pair, metric) for pair in pairs]), title, NARROW)
+    if metric != METRICS[0]:
+        say("P-values are not corrected. Only MAP@R of concatenated embeddings gets an answer:")
+    for table, pair in pairs:
+        say(f"- {sentence(table, pair)}")
+    if len(judgement.tables) > 1:
+        names = [row.name for row in judgement.tables[0].rows if _compared(row.name, pairs)]
+        scores = [[table.score(name) for name in names] for table in judgement.tables]
+        _print_ranks(rank_scores(names, scores))
+    for problem in judgement.problems:
         say(f"warning: {problem}", file=sys.stderr)
 
 
-def _rows(comparisons: list[Comparison]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame([_row(comparison) for comparison in comparisons])
+def _compared(name: str, pairs: list[tuple[JudgedTable, JudgedPair]]) -> bool:
+    return any(name in (pair.method, pair.rival) for _, pair in pairs)
 
 
-def _row(c: Comparison) -> dict[str, str]:
-    from harness.judgement.stats import Paired
-    from harness.metrics.names import title_of
+def _row(table: JudgedTable, pair: JudgedPair, metric: str) -> dict[str, str]:
+    from harness.judgement.judged import METRIC
+    from harness.judgement.words import p_words, short_answer, signed, spell_p
+    from harness.metrics.names import EMBEDDINGS
 
-    def p_values(result: Paired) -> str:
-        values = [value for value in (result.t_test, result.wilcoxon) if value is not None]
-        return " / ".join(f"{value:.2g}" for value in values) or "-"
+    whole, single = (pair.estimates[embedding][metric] for embedding in EMBEDDINGS)
 
-    def difference(result: Paired) -> str:
-        if not result.n:
-            return "-"
-        interval = f" ± {100 * result.half_width:.2f}" if result.n > 1 else ""
-        return f"{100 * result.mean:+.2f}{interval}"
+    def interval(low: float | None, high: float | None) -> str:
+        return "-" if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
-    classes = "-" if c.classes is None else " to ".join(f"{100 * end:+.2f}" for end in c.classes)
-    effect = c.concatenated.effect
+    raw = "-" if whole.p is None else spell_p(whole.p).removeprefix("= ")
+    answered = metric == METRIC
     return {
-        "data set": c.dataset,
-        "pair": f"{c.ahead} - {c.behind}",
-        f"{title_of(c.metric)} concatenated": difference(c.concatenated),
-        "over classes": classes,
-        "n": str(c.concatenated.n),
-        "p: t / Wilcoxon": p_values(c.concatenated),
-        "effect d_z": "-" if effect is None else f"{effect:.2f}",
-        "separated": difference(c.separated),
-        "separated p: t / Wilcoxon": p_values(c.separated),
+        "data set": table.dataset,
+        "pair": f"{pair.method} - {pair.rival}",
+        "difference": signed(whole.difference),
+        "95% interval": interval(whole.low, whole.high),
+        **({"p (Holm)": p_words(pair) or "-"} if answered else {"p": raw}),
+        **({"answer": short_answer(table, pair)} if answered else {}),
+        "single models": f"{signed(single.difference)} ({interval(single.low, single.high)})",
     }
 
 
 def _print_ranks(ranks: Ranks) -> None:
-    from harness.judgement.compare import spell_p
+    from harness.judgement.words import spell_p
 
     listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks.by_method.items())
     say(f"Mean rank over {ranks.datasets} data sets: {listed}.")

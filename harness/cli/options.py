@@ -120,7 +120,7 @@ class Given:
     @property
     def table(self) -> Path:
         """The folder of the one table that data set, protocol and trunk choose."""
-        from harness.judgement.compare import find_table
+        from harness.records.layout import find_table
 
         config, trunk = self.config, self.values.get("trunk")
         return find_table(self.results, config.protocol, config.dataset, trunk)

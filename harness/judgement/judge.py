@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, unknown
 from harness.judgement.answers import SCORES, answer_family
 from harness.judgement.estimates import Measured, Pools, measure
 from harness.judgement.families import family_name, find_missing, find_pairs
@@ -24,6 +26,7 @@ from harness.judgement.judged import (
     JudgedTable,
     Judgement,
 )
+from harness.judgement.observations import observe
 from harness.judgement.samples import (
     Sample,
 )
@@ -69,6 +72,8 @@ def judge(
     Raises:
         HarnessError: if no table has records.
     """
+    if not 0 < margin < 1:  # a NaN is not, either
+        raise HarnessError(f"the margin must be between 0 and 100 points, got {100 * margin:g}")
     places = {
         path.relative_to(root): None
         for root in (results, stored)
@@ -85,7 +90,8 @@ def judge(
     if not tables:
         raise HarnessError(
             f"no records in {results}{f' or {stored}' if stored else ''} of what was asked for\n"
-            "  `harness eval` writes them; --results-dir says where they are"
+            "  `harness eval` writes them; --results-dir says where they are. Single models, and "
+            "those that were selected on the test classes, are not judged"
         )
     return Judgement(tuple(tables), margin, tuple(problems))
 
@@ -153,6 +159,7 @@ def judge_samples(samples: Sequence[Sample], margin: float = DEFAULT_MARGIN) -> 
         pairs=tuple(pairs),
         families=tuple(families),
         missing=tuple((sample.name, rival) for sample, rival in missing),
+        observations=observe(samples),
     )
 
 
@@ -179,6 +186,7 @@ def _row(
             }
             for embedding in EMBEDDINGS
         },
+        dims=dict(sample.newest.dims),
         rank=1 + sum(other > score for other in trained) if sample.trained else None,
         letters=groups.get(sample.name, ""),
         budget=sample.budget,
@@ -197,6 +205,7 @@ def _row(
         behind_no_training=behind,
         search_seconds=sample.search_seconds,
         missing_images=max(record.missing_images for record in sample.records),
+        time=str(sample.newest.provenance["time"]),
         command=str(sample.newest.provenance["command"]),
         commit=commit_of(sample.newest.provenance),
     )
@@ -222,3 +231,78 @@ def _against_no_training(
     if pair.answer is Answer.BETTER:
         return (Beats.IN_PART if behind else Beats.YES), behind
     return (Beats.NO if pair.answer is Answer.WORSE else Beats.NOT_DECIDED), behind
+
+
+def find_rows(
+    judgement: Judgement, name: str, full_name: Callable[[str], str] = str
+) -> list[tuple[JudgedTable, JudgedRow]]:
+    """The trained row of a name in every table that has it; the user's own before a stored one.
+
+    Args:
+        name: of a row, of a loss file, or an alias.
+        full_name: of what may be an alias or a loss file; asked for names without records only.
+
+    Raises:
+        HarnessError: if no table has it.
+    """
+    found = _rows_named(judgement, name) or _rows_named(judgement, full_name(name))
+    if found:
+        return found
+    known = {row.name for table in judgement.tables for row in table.trained_rows}
+    raise unknown("method", name, known, "these have records; `harness eval` writes them")
+
+
+def find_pairs_of(
+    judgement: Judgement, methods: Sequence[str], full_name: Callable[[str], str] = str
+) -> list[tuple[JudgedTable, JudgedPair]]:
+    """Every pair of some rows, in every table.
+
+    Args:
+        methods: two or more names, as `find_rows` takes them.
+
+    Raises:
+        HarnessError: if a table lacks one of them, or if two names mean one row.
+    """
+    if len(set(methods)) < 2:
+        raise HarnessError(
+            f"compare takes two or more methods, got {' '.join(methods) or 'none'}; "
+            "for example: harness compare ccp proxyanchor"
+        )
+    found = []
+    for table in judgement.tables:
+        alone = replace(judgement, tables=(table,))
+        names = [_named(alone, name, full_name) for name in methods]
+        if len(set(names)) < len(set(methods)):
+            raise HarnessError(f"{' and '.join(methods)} are names of one method, {names[0]}")
+        pairs = [table.pair(*pair) for pair in combinations(dict.fromkeys(names), 2)]
+        found += [(table, pair) for pair in pairs if pair is not None]
+    return found
+
+
+def _named(judgement: Judgement, name: str, full_name: Callable[[str], str]) -> str:
+    """The name of a row, which may be one without training."""
+    (table,) = judgement.tables
+    if name in table.by_name:
+        return name
+    return find_rows(judgement, name, full_name)[0][1].name
+
+
+def _rows_named(judgement: Judgement, name: str) -> list[tuple[JudgedTable, JudgedRow]]:
+    return [(t, row) for t in judgement.tables if (row := _row_of(t, name)) is not None]
+
+
+VERSION = "@"  # behind the name of a user's own loss, before the hash of its file
+
+
+def _row_of(table: JudgedTable, name: str) -> JudgedRow | None:
+    """The row of a name; of a user's own loss, that of the newest version of its file."""
+    if name in table.trained:
+        return table.by_name[name]
+    versions = [row for row in table.trained_rows if row.method.startswith(f"{name}{VERSION}")]
+    return max(versions, key=lambda row: row.time, default=None)
+
+
+def only_rows(judgement: Judgement, rows: Sequence[tuple[JudgedTable, JudgedRow]]) -> Judgement:
+    """The judgement of some rows alone: their tables, with their pairs."""
+    tables = tuple(replace(table, pairs=tuple(table.pairs_of(row.name))) for table, row in rows)
+    return replace(judgement, tables=tables)

@@ -5,10 +5,12 @@ Scores and differences are shares of 1; multiply by 100 for points of MAP@R.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 from harness.judgement.statistic import LEVEL
 
@@ -106,6 +108,12 @@ class Estimate:
     error: float | None = None
     freedom: float | None = None
 
+    @property
+    def flipped(self) -> Estimate:
+        """The second row minus the first."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return replace(self, difference=-self.difference, low=low, high=high)
+
 
 @dataclass(frozen=True)
 class Outperforming:
@@ -114,6 +122,11 @@ class Outperforming:
     probability: float
     low: float
     high: float
+
+    @property
+    def flipped(self) -> Outperforming:
+        """That of the second row."""
+        return Outperforming(1 - self.probability, 1 - self.high, 1 - self.low)
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,7 @@ class JudgedRow:
         method: name of the method, as records state it.
         stored: whether it belongs to the stored results, and not to the user's.
         scores: embedding -> metric -> score.
+        dims: embedding -> its dimension.
         rank: among the trained rows, by concatenated MAP@R; None without training.
         letters: of its groups; two rows share a letter exactly if they are not separated.
         searches: number of searches; 0 without any.
@@ -153,7 +167,8 @@ class JudgedRow:
         beats_no_training: None where no row without training exists.
         behind_no_training: scores in which it is behind the best row without training.
         search_seconds: training time of one search with its reproductions.
-        command: that wrote its newest record.
+        time: of its newest record.
+        command: that wrote it.
         commit: of the code that wrote it.
     """
 
@@ -162,6 +177,7 @@ class JudgedRow:
     kind: str
     stored: bool
     scores: Mapping[str, Mapping[str, Score]]
+    dims: Mapping[str, int]
     rank: int | None
     letters: str
     budget: Budget
@@ -180,6 +196,7 @@ class JudgedRow:
     behind_no_training: tuple[tuple[str, str], ...]
     search_seconds: float | None
     missing_images: int
+    time: str
     command: str
     commit: str
 
@@ -235,6 +252,24 @@ class JudgedPair:
         return self.estimates[EMBEDDING][METRIC]
 
     @property
+    def flipped(self) -> JudgedPair:
+        """The same pair, judged from its second row; its relation is not the rival's."""
+        opposite = {Answer.BETTER: Answer.WORSE, Answer.WORSE: Answer.BETTER}
+        return replace(
+            self,
+            method=self.rival,
+            rival=self.method,
+            relation="",
+            estimates={
+                embedding: {metric: found.flipped for metric, found in by_metric.items()}
+                for embedding, by_metric in self.estimates.items()
+            },
+            answer=opposite.get(self.answer, self.answer),
+            outperforming=self.outperforming and self.outperforming.flipped,
+            searches=self.searches[::-1],
+        )
+
+    @property
     def separated(self) -> bool:
         """Whether the two rows are shown to differ."""
         return self.answer in (Answer.BETTER, Answer.WORSE)
@@ -260,6 +295,7 @@ class JudgedTable:
 
     Attributes:
         missing: (method, rival) pairs that a row declares without a row for the rival.
+        observations: what else may order the rows, in words.
     """
 
     protocol: str
@@ -269,6 +305,7 @@ class JudgedTable:
     pairs: tuple[JudgedPair, ...]
     families: tuple[Family, ...]
     missing: tuple[tuple[str, str], ...]
+    observations: tuple[str, ...]
 
     @property
     def error_rate(self) -> float:
@@ -279,6 +316,20 @@ class JudgedTable:
     def trained_rows(self) -> list[JudgedRow]:
         """Best first."""
         return [row for row in self.rows if row.trained]
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of the trained rows, best first."""
+        return [row.name for row in self.trained_rows]
+
+    def score(self, name: str) -> float:
+        """What a row is ranked by."""
+        return self.by_name[name].score.mean
+
+    def pairs_of(self, name: str) -> list[JudgedPair]:
+        """All pairs of one row, each judged from it, the best rival first."""
+        found = [self.pair(name, row.name) for row in self.rows if row.name != name]
+        return [pair if pair.method == name else pair.flipped for pair in found if pair is not None]
 
     @cached_property
     def by_name(self) -> dict[str, JudgedRow]:
@@ -305,3 +356,19 @@ class Judgement:
     tables: tuple[JudgedTable, ...]
     margin: float
     problems: tuple[str, ...]
+
+
+def to_json(judgement: Judgement) -> dict[str, Any]:
+    """The judgement as JSON has it: answers in words, and null where a number is not finite."""
+    found: dict[str, Any] = _plain(asdict(judgement))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Enum):
+        return value.value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -25,6 +25,8 @@ class RankedTable(Protocol):
     def score(self, method: str) -> float: ...
 
 
+MIN_DATASETS = 3  # that a critical difference takes
+
 AnyTable = TypeVar("AnyTable", bound=RankedTable)
 
 
@@ -33,14 +35,15 @@ class Ranks:
     """Methods over several data sets, best first.
 
     Attributes:
-        critical: average ranks that are closer than this are not told apart (Nemenyi).
+        critical: average ranks that are closer than this are not separated (Nemenyi); None from
+            fewer than three data sets.
         p_value: of all being equal (Friedman); None if it takes more methods or data sets.
     """
 
     methods: list[str]
     ranks: list[float]
     datasets: int
-    critical: float
+    critical: float | None
     p_value: float | None
 
     @property
@@ -49,7 +52,9 @@ class Ranks:
 
     @property
     def leaders(self) -> list[str]:
-        """Those that cannot be told from the best."""
+        """Methods that are not separated from the best; none without a critical difference."""
+        if self.critical is None:
+            return []
         return [m for m, rank in self.by_method.items() if rank - self.ranks[0] < self.critical]
 
 
@@ -89,6 +94,8 @@ def rank_scores(methods: Sequence[str], scores: Sequence[Sequence[float]]) -> Ra
         methods=[method for _, method in ordered],
         ranks=[mean for mean, _ in ordered],
         datasets=len(scores),
-        critical=critical_difference(len(methods), len(scores)),
+        critical=(
+            critical_difference(len(methods), len(scores)) if len(scores) >= MIN_DATASETS else None
+        ),
         p_value=friedman(scores),
     )

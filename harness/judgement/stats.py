@@ -1,4 +1,4 @@
-"""What can be said of scores from few runs: intervals, paired tests, draws of classes, ranks."""
+"""What can be said of scores from few runs: intervals, paired tests, ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ MIN_PAIRS = 5
 # The smallest p-value of a two-sided Wilcoxon test of five pairs is 0.0625.
 MIN_PAIRS_WILCOXON = 6
 
-# From fewer test classes no interval over draws of them is given. Where there is no difference, it
-# leaves out zero in 28 % of the cases with 3 classes, in 16 % with 5, in 10 % with 10.
-MIN_CLASSES = 10
-
 ROUNDING = 1e-12  # scores that differ by less are equal
-
-RESAMPLES = 9999
-BATCH = 256  # resamples at a time: 11,317 classes then take 23 MB
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -85,47 +78,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(p_values))
     adjusted[order] = np.minimum(raised, 1)
     return adjusted.tolist()
-
-
-def class_intervals(
-    differences: Sequence[Sequence[float]], queries: Sequence[int]
-) -> list[tuple[float, float]]:
-    """95 % intervals of mean differences per query, had other classes been drawn for the test.
-
-    Args:
-        differences: one row per comparison: of each test class, mean over its queries.
-        queries: how many queries of each class count: the weights of the mean.
-    """
-    table, weights = np.asarray(differences, float), np.asarray(queries, float)
-    ends = np.repeat(table[:, :1], 2, axis=1)  # where classes do not differ, neither do draws
-    varying = np.ptp(table, axis=1) >= ROUNDING
-    if varying.any():
-        ends[varying] = _bootstrap(table[varying], weights)
-    return [(float(low), float(high)) for low, high in ends]
-
-
-def _bootstrap(table: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(comparisons, 2): the same draws of classes serve all comparisons."""
-    count = len(weights)
-
-    def means(drawn: np.ndarray, axis: int = -1) -> np.ndarray:
-        draws = drawn.reshape(-1, drawn.shape[axis])
-        flat = draws + count * np.arange(len(draws))[:, None]
-        times = np.bincount(flat.ravel(), minlength=len(draws) * count).reshape(-1, count)
-        weighted = times * weights
-        found = (weighted @ table.T) / weighted.sum(axis=1, keepdims=True)
-        return found.T.reshape(len(table), *drawn.shape[:-1])
-
-    interval = stats.bootstrap(
-        (np.arange(count),),
-        means,
-        vectorized=True,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        batch=BATCH,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return np.stack([interval.low, interval.high], axis=-1)
 
 
 def average_ranks(scores: Sequence[Sequence[float]]) -> list[float]:

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from harness.errors import HarnessError
+
 # Of a table.
 RECORDS = "records"
 LOCKS = ".locks"
@@ -101,6 +103,25 @@ def fits(table: Path, protocol: str | None, dataset: str | None, trunk: str | No
         begin, end = label and table_name(label, ""), trunk and table_name("", trunk)
         named = table.name.startswith(begin) and table.name.endswith(end or "")
     return named and protocol in (None, table.parent.name)
+
+
+def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) -> Path:
+    """The folder of the one table that fits, or an error that says which there are."""
+    known = find_tables(results)
+    found = [table for table in known if fits(table, protocol, dataset, trunk)]
+    if len(found) == 1:
+        return found[0]
+    listed = "".join(f"\n  {table.parent.name}: {table.name}" for table in found or known)
+    if found:
+        raise HarnessError(
+            f"several trunks on {dataset} under {protocol}; name one: --trunk{listed}"
+        )
+    label = label_of_dataset(dataset)
+    missing = table_name(label, trunk) if trunk else f"{label}, whatever the trunk,"
+    raise HarnessError(
+        f"no results for {missing} under protocol {protocol} in {results}"
+        + (f"; there are{listed}" if known else ": `harness eval` writes them")
+    )
 
 
 def find_records(table: Path) -> list[Path]:

@@ -1,24 +1,16 @@
-"""Part 2: is it real? Every pair of methods, and average ranks over data sets."""
+"""Part 2: every pair of methods, and average ranks over data sets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.judgement.compare import Comparison, Lead, compare_rows, in_words, spell_p
+from harness.judgement.judge import JUDGED, judge_samples
+from harness.judgement.judged import Answer, JudgedPair, JudgedTable
 from harness.judgement.ranks import Ranks, grouped, rank, rankable
-from harness.judgement.search_luck import luck_in_words
+from harness.judgement.samples import Sample
+from harness.judgement.words import sentence, signed, spell_p
 from harness.report.table import Table
-
-METRIC = "map_at_r"
-
-# Of a lead that was tested.
-VERDICTS = {
-    Lead.SHOWN: "real",
-    Lead.OF_SEARCH: "luck",
-    Lead.NOT_OVER_CLASSES: "seeds",
-    Lead.NOT_SHOWN: "open",
-}
 
 
 @dataclass(frozen=True)
@@ -27,8 +19,7 @@ class Difference:
 
     Attributes:
         text: in points of MAP@R, the row minus the column.
-        verdict: "real", "luck" (of the searches), "seeds" (other test classes might reverse it),
-            "open" or "unknown".
+        verdict: "real", "equivalent", "open" (not decided) or "unknown" (not tested).
         words: the whole of it.
     """
 
@@ -43,7 +34,6 @@ class Matrix:
 
     Attributes:
         cells: None on and below the diagonal.
-        luck: what searches of one method, or almost one, differ by, in words; empty without any.
     """
 
     methods: list[str]
@@ -51,7 +41,17 @@ class Matrix:
     real: int
     untested: int
     pairs: int
-    luck: str
+
+
+def judged(table: Table) -> JudgedTable:
+    """The judgement of a table of the page."""
+    return judge_samples(
+        [
+            Sample(name, False, searches)
+            for name, searches in table.searches.items()
+            if searches[0][0].kind in JUDGED
+        ]
+    )
 
 
 def matrix(table: Table) -> Matrix | None:
@@ -59,28 +59,28 @@ def matrix(table: Table) -> Matrix | None:
     methods = table.trained
     if len(methods) < 2:
         return None
-    found: dict[frozenset[str], Comparison] = {
-        frozenset((c.ahead, c.behind)): c
-        for c in compare_rows([[table.rows[method] for method in methods]], METRIC)
-    }
+    found = judged(table)
     cells = [
-        [_cell(found[frozenset((row, column))], row) if i < j else None
-         for j, column in enumerate(methods)]
+        [_cell(found, row, column) if i < j else None for j, column in enumerate(methods)]
         for i, row in enumerate(methods)
-    ]  # fmt: skip
+    ]
     verdicts = [cell.verdict for line in cells for cell in line if cell is not None]
-    luck = luck_in_words([(table.dataset, table.searches)])
-    return Matrix(
-        methods, cells, verdicts.count("real"), verdicts.count("unknown"), len(verdicts), luck
-    )
+    return Matrix(methods, cells, verdicts.count("real"), verdicts.count("unknown"), len(verdicts))
 
 
-def _cell(comparison: Comparison, row: str) -> Difference:
-    words, verdict = in_words(comparison), VERDICTS.get(comparison.lead, "unknown")
-    if comparison.lead is Lead.UNPAIRED:
-        return Difference("–", verdict, words)
-    sign = 1 if comparison.ahead == row else -1
-    return Difference(f"{100 * sign * comparison.concatenated.mean:+.2f}", verdict, words)
+def _cell(table: JudgedTable, row: str, column: str) -> Difference:
+    pair = table.pair(row, column)
+    assert pair is not None  # both are trained
+    value = pair.estimate.difference * (1 if pair.method == row else -1)
+    return Difference(signed(value), _verdict(pair), sentence(table, pair))
+
+
+def _verdict(pair: JudgedPair) -> str:
+    if pair.separated:
+        return "real"
+    if pair.answer is Answer.EQUIVALENT:
+        return "equivalent"
+    return "unknown" if pair.holm_p is None else "open"
 
 
 @dataclass(frozen=True)

@@ -110,11 +110,11 @@ def scores(axes: Axes, choice: Choice) -> None:
 
 
 def differences(axes: Axes, choice: Choice) -> None:
-    """The matrix of pairs: numbers, and how real each is."""
+    """The matrix of pairs: differences, darker where they are significant."""
     found = matrix(choice.table)
     if found is None:
         raise HarnessError(f"{choice.table.name} has no two methods to compare")
-    shades = {"real": 0.7, "seeds": 0.82, "luck": 0.92, "open": 1.0, "unknown": 1.0}
+    shades = {"real": 0.7, "equivalent": 0.88, "open": 1.0, "unknown": 1.0}
     size = len(found.methods)
     image = np.full((size, size), np.nan)
     for i, line in enumerate(found.cells):
@@ -128,7 +128,7 @@ def differences(axes: Axes, choice: Choice) -> None:
     axes.set_yticks(range(size), found.methods)
     axes.set_xlabel(
         "row minus column, points of MAP@R\n"
-        "dark: real; grey: beyond seeds alone;\nlight: luck of two searches"
+        "dark: significant; light: equivalent; white: not decided"
     )
 
 

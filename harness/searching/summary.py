@@ -12,7 +12,7 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
-from harness.judgement.almost_base import base_near
+from harness.judgement.declared import base_near
 from harness.judgement.fairness import not_flat, rises, spread, standard_error
 from harness.metrics.names import METRICS
 from harness.records.records import SearchFacts, SelectionFacts

@@ -11,7 +11,7 @@ import pytest
 from made_records import make_record, put, put_metrics, put_scores
 
 from harness.cli import main
-from harness.judgement.compare import compare
+from harness.judgement.judge import JUDGED, judge
 from harness.records.layout import find_records
 from harness.records.merge import merge
 from harness.records.records import RecordError, read_record
@@ -46,12 +46,11 @@ def changed(record: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 
 def made(results: Path) -> Leaderboard:
-    """The table, and methods of it set against each other."""
+    """The table, which is judged, too."""
     (table,) = {path.parents[2] for path in results.glob("*/*/records/*/*.json")}
     board = leaderboard.build(table)
-    methods = [m for m, k in zip(board.frame["method"], board.frame["kind"], strict=True) if k]
-    if len(methods) > 1:
-        compare([table], methods[:2], "map_at_r", [], lambda name: name)
+    if board.frame["kind"].isin(JUDGED).any():
+        judge(results)
     return board
 
 

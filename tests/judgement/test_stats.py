@@ -1,4 +1,4 @@
-"""Intervals, paired tests, corrections, draws and ranks, against scipy and worked examples."""
+"""Intervals, paired tests, corrections and ranks, against scipy and worked examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from scipy import stats
 
 from harness.judgement.stats import (
     average_ranks,
-    class_intervals,
     critical_difference,
     friedman,
     holm,
@@ -89,34 +88,6 @@ def test_holm_is_capped_and_leaves_a_single_test_alone() -> None:
     assert holm([]) == []
 
 
-def test_the_interval_over_classes_is_normal_for_many_even_classes() -> None:
-    differences = np.random.default_rng(2).normal(0.01, 0.05, 400)
-    low, high = class_intervals([differences.tolist()], [10] * 400)[0]
-    half_width = 1.96 * differences.std() / 20
-    assert low == pytest.approx(differences.mean() - half_width, abs=0.1 * half_width)
-    assert high == pytest.approx(differences.mean() + half_width, abs=0.1 * half_width)
-
-
-def test_classes_count_by_their_queries() -> None:
-    """Against plain draws: the mean of a drawn set of classes, weighted by queries."""
-    rng = np.random.default_rng(3)
-    queries = rng.integers(1, 50, 60)
-    differences = rng.normal(0, 0.05, 60) + 0.001 * queries
-    drawn = [rng.integers(0, 60, 60) for _ in range(4000)]
-    means = [np.average(differences[d], weights=queries[d]) for d in drawn]
-    expected = np.quantile(means, [0.025, 0.975])
-    width = expected[1] - expected[0]
-    interval = class_intervals([differences.tolist()], queries.tolist())[0]
-    assert interval == pytest.approx(expected.tolist(), abs=0.1 * width)
-
-
-def test_the_interval_over_classes_is_the_same_every_time() -> None:
-    differences = [0.1, 0.3, -0.2, 0.05, 0.2]
-    intervals = {class_intervals([differences], [1, 2, 3, 4, 5])[0] for _ in range(2)}
-    assert len(intervals) == 1
-    assert class_intervals([[0.1] * 5], [1] * 5) == [(0.1, 0.1)]
-
-
 def test_average_ranks_of_a_worked_example() -> None:
     """Ranks 1 2 3, then 2 1 3, then 1.5 1.5 3."""
     scores = [[0.9, 0.8, 0.1], [0.3, 0.4, 0.2], [0.5, 0.5, 0.4]]
@@ -128,28 +99,6 @@ def test_friedman_is_scipys_and_needs_three_methods_on_five_sets() -> None:
     assert friedman(scores.tolist()) == stats.friedmanchisquare(*scores.T).pvalue
     assert friedman(scores[:4].tolist()) is None and friedman(scores[:, :2].tolist()) is None
     assert friedman([[0.5] * 3] * 6) is None  # all tie: nothing to be tested
-
-
-def test_intervals_of_many_comparisons_are_those_of_each_alone() -> None:
-    rng = np.random.default_rng(3)
-    queries = rng.integers(1, 9, 20).tolist()
-    table = [*rng.normal(size=(4, 20)).tolist(), [0.2] * 20]
-    together = class_intervals(table, queries)
-    for row, interval in zip(table, together, strict=True):
-        assert interval == pytest.approx(class_intervals([row], queries)[0], abs=1e-12)
-
-
-def test_an_interval_over_classes_is_scipys_of_the_weighted_mean() -> None:
-    rng = np.random.default_rng(4)
-    differences, queries = rng.normal(size=30), rng.integers(1, 9, 30)
-
-    def mean(d: np.ndarray, q: np.ndarray, axis: int = -1) -> np.ndarray:
-        return (d * q).sum(axis) / q.sum(axis)
-
-    seeded = np.random.default_rng(0)
-    found = stats.bootstrap((differences, queries), mean, paired=True, rng=seeded)
-    expected = (found.confidence_interval.low, found.confidence_interval.high)
-    assert class_intervals([differences.tolist()], queries.tolist())[0] == pytest.approx(expected)
 
 
 def test_the_critical_difference_is_that_of_demsars_table() -> None:

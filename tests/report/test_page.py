@@ -19,7 +19,8 @@ from made_records import make_record, put, put_scores
 from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_table
 
 from harness.cli import main
-from harness.judgement.compare import compare
+from harness.judgement.judge import find_pairs_of, judge
+from harness.judgement.words import sentence
 from harness.records.ledger import note_test_opening
 from harness.report.costs import costs, on_front, prices_of
 from harness.report.differences import average, matrix
@@ -178,14 +179,16 @@ def test_the_matrix_says_what_compare_says(results: Path) -> None:
     folder = next(results.glob("mlrc/cub-*"))
     found = matrix(table_in(folder))
     assert found is not None
-    comparisons, _ = compare([folder], found.methods, "map_at_r", [])
-    for c in comparisons:
-        i, j = sorted((found.methods.index(c.ahead), found.methods.index(c.behind)))
+    (table,) = judge(results, wanted=lambda path: path == folder).tables
+    pairs = find_pairs_of(judge(results, wanted=lambda path: path == folder), found.methods)
+    for _, pair in pairs:
+        i, j = sorted((found.methods.index(pair.method), found.methods.index(pair.rival)))
         cell = found.cells[i][j]
-        assert cell is not None and cell.text == f"{100 * c.concatenated.mean:+.2f}"
-        assert cell.words.startswith(f"{c.ahead} is better than {c.behind}")
-        assert cell.verdict == "real"
-    assert found.real == found.pairs == len(comparisons) == 15
+        sign = 1 if pair.method == found.methods[i] else -1
+        assert cell is not None and cell.text == f"{100 * sign * pair.estimate.difference:+.2f}"
+        assert cell.words == sentence(table, pair)
+        assert (cell.verdict == "real") == pair.separated
+    assert found.pairs == len(pairs) == 15
 
 
 def test_a_lead_within_noise_is_not_called_real(tmp_path: Path) -> None:
@@ -210,9 +213,8 @@ def test_two_searches_of_almost_one_loss_are_not_called_really_different(
     folder = put_scores(tmp_path, "hpl-pa", scores, params=params, search=search)
     found = matrix(table_in(folder))
     assert found is not None and found.cells[0][1] is not None
-    assert found.cells[0][1].verdict == "luck" and found.real == 0
-    assert "one is almost the other" in found.cells[0][1].words
-    assert "hpl-pa and proxyanchor differ by 10.00 points" in found.luck
+    assert found.cells[0][1].verdict == "open" and found.real == 0
+    assert "hpl-pa coincides with its base, proxyanchor" in found.cells[0][1].words
 
 
 def test_nobody_is_called_the_best_from_too_few_reproductions(

@@ -17,7 +17,7 @@ from scipy import stats
 
 from harness.cli import main
 from harness.errors import HarnessError
-from harness.judgement.compare import compare
+from harness.judgement.judge import find_pairs_of, judge
 from harness.metrics.names import METRICS, parse_metrics
 from harness.system.files import read_json, write_json
 from harness.tables import columns, latex, leaderboard, rendering
@@ -272,10 +272,10 @@ def test_what_was_measured_otherwise_than_the_newest_record_is_left_out_by_name(
     board = leaderboard.build(table)
     assert sorted(board.frame["method"]) == ["new", "other"]
     assert board.problems == [f"{path}: {reason}; left out"]
-    problems: list[str] = []
+    judgement = judge(tmp_path)
     with pytest.raises(HarnessError, match="no method named 'old'"):
-        compare([table], ["new", "old"], "map_at_r", problems)
-    assert problems == board.problems
+        find_pairs_of(judgement, ["new", "old"])
+    assert list(judgement.problems) == board.problems
 
 
 def test_a_field_that_only_some_records_state_divides_no_table_at_its_default(
