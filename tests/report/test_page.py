@@ -234,8 +234,8 @@ def test_a_page_of_single_runs_at_fixed_parameters_claims_nothing_and_misses_no_
     for method, score in (("ms", 0.5), ("c2", 0.6)):
         put_scores(tmp_path, method, [score], search=fixed)
     text = render(read_report(tmp_path))
-    assert "1 of 1 rest on too few reproductions to say." in text
-    assert "differences are real" not in text
+    assert "1 of 1 could not be tested." in text
+    assert "differences are significant" not in text
     assert "No parameters of the trials" not in text
 
 
@@ -243,9 +243,7 @@ def test_ranks_are_averaged_over_data_sets_of_one_protocol(results: Path) -> Non
     (group,) = average([table_in(folder) for folder in sorted(results.glob("mlrc/*"))])
     ranks = group.ranks
     assert list(ranks.by_method.items()) == list(zip(reversed(METHODS), range(1, 7), strict=True))
-    # Six methods, two data sets: 2.850 * sqrt(6 * 7 / (6 * 2)), by Demšar's table.
-    assert ranks.critical == pytest.approx(2.850 * (42 / 12) ** 0.5, abs=0.01)
-    assert len(ranks.leaders) == 6  # two data sets tell nobody apart by ranks
+    assert ranks.critical is None and ranks.leaders == []  # two data sets are too few
 
 
 def test_two_trunks_on_one_data_set_are_not_two_data_sets(tmp_path: Path) -> None:
