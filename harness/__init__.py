@@ -59,7 +59,12 @@ def search(
     Args:
         loss: name, or path of a Python file.
         progress: show it as bars, on a terminal or in a notebook, or as lines elsewhere.
-        settings: those of harness.config.RunConfig.
+        settings: those of harness.config.RunConfig. With `searches`, a loss is searched several
+            times.
+
+    Returns:
+        The summary of the search, or of the first of several; a list of all summaries if `loss`
+        is a list.
 
     >>> harness.search("proxyanchor", dataset="glyphs", trials=10).best_params
     """

@@ -209,6 +209,20 @@ class RunConfig:
         commands=("eval",),
         default_help="the number in the protocol, 10",
     )
+    searches: Positive = key(
+        1,
+        help="Number of independent searches per loss. The seeds are --seed, --seed + 1 and so "
+        "on. A row's score is the mean over its searches.",
+        panel=LENGTH,
+        commands=SEARCH,
+        minimum=1,
+    )
+    repeat: Count = key(
+        0,
+        help="Number of this search among repeated ones. Set by --searches. From 1 on, the search "
+        "has a folder of its own, METHOD/seed-SEED.",
+        panel=ADVANCED,
+    )
     sampler: str = key(
         "",
         help="Search algorithm: gp, tpe, random or grid.",
@@ -223,6 +237,7 @@ class RunConfig:
         commands=MEASURE,
         default_help="0",
         is_axis=True,
+        picks_searches=True,
     )
     workers: Count = key(
         0,
@@ -374,6 +389,8 @@ class Settings(TypedDict, total=False):
     max_trials: int
     select: Literal["mean", "mean-se"]
     reproductions: int
+    searches: int
+    repeat: int
     sampler: str
     seed: int
     workers: int

@@ -25,7 +25,7 @@ from harness.protocols.protocol import SEPARATOR, EvaluationProtocol
 from harness.protocols.selection import SCHEMES
 from harness.protocols.selection.partition import Partition
 from harness.protocols.splits import GIVEN, ClassSplit, applicable_folds, split_classes
-from harness.records.layout import dataset_label, table_path
+from harness.records.layout import dataset_label, repeat_folder, table_path
 from harness.records.records import Identity
 from harness.split_file import label_of, read_split
 from harness.system.seeds import derive_seed
@@ -183,12 +183,19 @@ class Experiment(Benchmark):
 
     @property
     def runs(self) -> Path:
-        return Path(self.config.runs_dir) / self.table / self.method.name
+        """Folder of its search; repeated ones are in folders of their own within the first."""
+        method = Path(self.config.runs_dir) / self.table / self.method.name
+        return repeat_folder(method, self.config.seed) if self.config.repeat else method
 
     @property
     def name(self) -> str:
-        """Of its study: protocol / data set - trunk / method."""
-        return f"{self.table.as_posix()}/{self.method.name}"
+        """Name of its study: protocol / data set - trunk / method, and the seed of a repeat."""
+        return self.runs.relative_to(self.config.runs_dir).as_posix()
+
+    @property
+    def seed_note(self) -> str:
+        """The seed of a repeated search, to put behind a name; empty for the first search."""
+        return f" (seed {self.config.seed})" if self.config.repeat else ""
 
     @property
     def trials(self) -> int:

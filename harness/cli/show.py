@@ -79,7 +79,8 @@ def asked_for(given: Given, problems: list[str] | None = None) -> list[FoundSear
 
 
 def print_summary(summary: SearchSummary) -> None:
-    say(f"{summary.method}: {_counts(summary)}")
+    seed = f" (seed {summary.seed})" if summary.seed else ""
+    say(f"{summary.method}{seed}: {_counts(summary)}")
     metric = summary.metric.replace("_at_", "@")
     say(f"  best validation {metric} {summary.best_score:.4f} (trial {summary.best_trial + 1})")
     scores = " ".join(f"{score:.4f}" for score in summary.fold_scores)

@@ -125,7 +125,8 @@ def _searched(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig,
     table = _table_of(record)
     problems: list[str] = []
     for found in find_searches((), values, problems):
-        if found.table == table and found.folder.name == name:
+        place, seed = found.place, found.config.seed
+        if (place.table, place.method, seed) == (table, name, record.identity["seed"]):
             check_unchanged(found.config.loss, found.folder)
             return found.config.updated({"select": select or "mean"}), ""
     raise HarnessError(_not_kept(f"search of {name}", table, values, problems))

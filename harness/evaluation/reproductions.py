@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,14 +86,15 @@ def evaluate(
             check_writable(experiment.results)
         for job in jobs:
             done, total = job.tested(), len(job.repetitions)
-            listener(Begun(method=job.opened.label, done=done, total=total, units="reproductions"))
+            listener(Begun(method=job.opened.title, done=done, total=total, units="reproductions"))
         for job in tables.values():
             # Once, with all cores, not in each worker.
             open_part(job.opened.experiment, "test", listener)
         models = sum(len(one.split.folds) * one.reproductions for one in experiments)
         run_jobs(work, jobs, models, heard)
     for job in tables.values():
-        evaluate_naive(job.opened.experiment, job.opened.trainval, listener, job.metrics)
+        first = _of_first_search(job.opened.experiment)
+        evaluate_naive(first, job.opened.trainval, listener, job.metrics)
         note_test_classes(job.opened.experiment.results, **_test_classes(job.opened))
     return Evaluated(list(tables), problems)
 
@@ -110,7 +112,7 @@ def _find_jobs(
     for found in find_searches(losses, values, problems):
         try:
             check_unchanged(found.config.loss, found.folder)
-            experiment = build_experiment(found.config)
+            experiment = _with_share(build_experiment(found.config), found.repeats)
             if experiment.table != found.table:
                 continue  # the weights that were asked for are not those it searched with
             check_trunk(experiment)
@@ -124,12 +126,37 @@ def _find_jobs(
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
-        facts = _facts(experiment, summary, space)
+        facts = _facts(experiment, summary, space, found.repeats)
         yield ReproductionJob(opened, summary.best_params, facts)
 
 
-def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> SearchFacts:
-    """What records say of the search that chose the parameters."""
+def _share(reproductions: int, searches: int) -> int:
+    """The reproductions of one of several searches of a method."""
+    return math.ceil(reproductions / searches)
+
+
+def _of_first_search(experiment: Experiment) -> Experiment:
+    """The experiment with the seed of the first of several searches, for no-training rows."""
+    config = experiment.config
+    return replace(
+        experiment, config=config.updated({"seed": config.seed - config.repeat, "repeat": 0})
+    )
+
+
+def _with_share(experiment: Experiment, searches: int) -> Experiment:
+    """An experiment that asks for the reproductions of one of several searches."""
+    share = _share(experiment.reproductions, searches)
+    return replace(experiment, config=experiment.config.updated({"reproductions": share}))
+
+
+def _facts(
+    experiment: Experiment, summary: SearchSummary, space: Space, searches: int
+) -> SearchFacts:
+    """What records say of the search that chose the parameters.
+
+    Args:
+        searches: of the same method, which share its reproductions.
+    """
     sampler, trials = sampler_of(experiment), experiment.protocol.trials
     if sampler == "grid" or not space:
         trials = min(trials, grid_size(space))
@@ -154,7 +181,10 @@ def _facts(experiment: Experiment, summary: SearchSummary, space: Space) -> Sear
         "trial_seconds": [_short(seconds) for seconds in summary.trial_seconds],
         "importance": {name: rounded(share) for name, share in summary.importance.items()},
         "ranges": {name: ends_of(distribution) for name, distribution in space.items()},
-        "asked": {"trials": trials, "reproductions": experiment.protocol.reproductions},
+        "asked": {
+            "trials": trials,
+            "reproductions": _share(experiment.protocol.reproductions, searches),
+        },
         **({} if summary.selection is None else {"selection": summary.selection}),
     }
 

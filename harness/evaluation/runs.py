@@ -94,7 +94,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        return self.opened.label
+        return self.opened.title
 
     def units(self, experiment: Experiment) -> list[Unit]:
         return units_of(experiment, self.opened.trainval, self.job.params, self.repetition)

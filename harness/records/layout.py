@@ -3,12 +3,15 @@
 results/PROTOCOL/DATASET-TRUNK/records/METHOD/DIGEST-REPETITION.json
 results/sweeps/NAME/PROTOCOL/DATASET-TRUNK/validation/METHOD/DIGEST-REPETITION.json
 runs/PROTOCOL/DATASET-TRUNK/METHOD/folds/DIGEST/record.json
+runs/PROTOCOL/DATASET-TRUNK/METHOD/seed-SEED/folds/DIGEST/record.json (of a repeated search)
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import HarnessError
@@ -130,8 +133,66 @@ def find_records(table: Path) -> list[Path]:
 
 
 def find_configs(runs: Path) -> list[Path]:
-    """The config of every search, in the order of the names."""
-    return sorted(runs.glob(f"*/*/*/{CONFIG}"))
+    """The config of every search, in the order of the names; repeated ones after the first."""
+    firsts = sorted(runs.glob(f"*/*/*/{CONFIG}"))
+    methods = sorted({path.parent.parent for path in runs.glob(f"*/*/*/seed-*/{CONFIG}")})
+    methods = sorted({*methods, *(path.parent for path in firsts)})
+    return [path / CONFIG for method in methods for path in find_repeats(method)]
+
+
+def find_repeats(method: Path) -> list[Path]:
+    """The folders of all searches of a method, in the order of their seeds, the first one first.
+
+    Args:
+        method: folder of the method, which is that of its first search.
+    """
+    seeds = {
+        int(path.parent.name.removeprefix("seed-")): path.parent
+        for path in method.glob(f"seed-*/{CONFIG}")
+        if _REPEATED.fullmatch(path.parent.name)
+    }
+    first = [method] if (method / CONFIG).is_file() else []
+    return [*first, *(seeds[seed] for seed in sorted(seeds))]
+
+
+_REPEATED = re.compile(r"seed-\d+")
+
+
+def repeat_folder(method: Path, seed: int) -> Path:
+    """The folder of a repeated search of a method."""
+    return method / f"seed-{seed}"
+
+
+@dataclass(frozen=True)
+class SearchPlace:
+    """What the path of a search's folder says.
+
+    Attributes:
+        runs: the folder of all runs.
+        table: protocol / data set - trunk.
+        method: name of the method.
+        folder: of the method; that of the search, unless it is a repeated one.
+    """
+
+    runs: Path
+    table: Path
+    method: str
+    folder: Path
+
+    @property
+    def protocol(self) -> str:
+        return self.table.parent.name
+
+
+def place_of_search(folder: Path) -> SearchPlace:
+    """Where a search belongs, by its folder."""
+    method = folder.parent if _REPEATED.fullmatch(folder.name) else folder
+    return SearchPlace(
+        runs=method.parents[2],
+        table=Path(*method.parts[-3:-1]),
+        method=method.name,
+        folder=method,
+    )
 
 
 def run_name(digest: str, repetition: int) -> str:

@@ -10,10 +10,10 @@ import numpy as np
 from filelock import Timeout
 
 from harness.searching.study import Study
-from harness.system.progress import FinalistScored, Listener, Validated
+from harness.system.progress import FinalistScored, Listener
 from harness.system.trouble import forgiving
-from harness.training.fold import run_fold
-from harness.training.trainer import Progress, TrainingFailed
+from harness.training.fold import run_fold, tell_validations
+from harness.training.trainer import TrainingFailed
 from harness.training.trial_score import score_trial
 from harness.training.unit import Unit
 
@@ -33,7 +33,7 @@ def score_finalists(study: Study, units_of: UnitsOf, listener: Listener) -> bool
             tell = partial(study.tell_finalist, finalist.trial, partition)
             ended = partial(
                 FinalistScored,
-                method=study.experiment.method.name,
+                method=study.experiment.method.name + study.experiment.seed_note,
                 finalist=number,
                 finalists=len(finalists),
                 partition=partition,
@@ -55,23 +55,11 @@ def _score(
 ) -> tuple[float, ...] | None:
     """Train what is missing; None if another worker is at one of the models."""
     about = ended()
-
-    def validated(fold: int, progress: Progress) -> None:
-        listener(
-            Validated(
-                method=about.method,
-                unit=about.finalist,
-                fold=fold + 1,
-                step=progress.step,
-                max_steps=progress.max_steps,
-                best=progress.best_score,
-            )
-        )
-
+    on_validation = tell_validations(listener, about.method, about.finalist)
     folds = []
     for unit in units:
         try:
-            folds.append(forgiving(partial(run_fold, unit, validated, wait=False)))
+            folds.append(forgiving(partial(run_fold, unit, on_validation, wait=False)))
         except Timeout:
             continue
     return score_trial(units, folds) if len(folds) == len(units) else None

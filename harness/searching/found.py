@@ -13,7 +13,16 @@ import optuna
 from harness.config import RunConfig, keys, load_config
 from harness.errors import HarnessError
 from harness.loss_file import absolute, is_file
-from harness.records.layout import CONFIG, JOURNAL, SOURCE, find_configs, fits
+from harness.records.layout import (
+    CONFIG,
+    JOURNAL,
+    SOURCE,
+    SearchPlace,
+    find_configs,
+    find_repeats,
+    fits,
+    place_of_search,
+)
 from harness.searching.shared import Storage
 from harness.searching.storage import open_storage
 
@@ -29,14 +38,23 @@ class FoundSearch:
     config: RunConfig
 
     @property
+    def place(self) -> SearchPlace:
+        return place_of_search(self.folder)
+
+    @property
     def name(self) -> str:
-        """Of the study in its storage: protocol / data set - trunk / method."""
-        return "/".join(self.folder.parts[-3:])
+        """Name of the study in its storage: the path of its folder below the folder of runs."""
+        return self.folder.relative_to(self.place.runs).as_posix()
 
     @property
     def table(self) -> Path:
         """Of its results: protocol / data set - trunk."""
-        return Path(*self.folder.parts[-3:-1])
+        return self.place.table
+
+    @property
+    def repeats(self) -> int:
+        """Number of searches of the same method, this one included."""
+        return len(find_repeats(self.place.folder))
 
     def storage(self, reads_only: bool = False) -> Storage:
         config = self.config
@@ -80,11 +98,12 @@ def find_searches(
     files: dict[Path, str] = {}
     if names or not folders:
         there = [path.parent for path in find_configs(runs)]
-        wanted = _method_names(names, {folder.name for folder in there})
-        folders += [folder for folder in there if not names or folder.name in wanted]
+        methods = {folder: place_of_search(folder).method for folder in there}
+        wanted = _method_names(names, set(methods.values()))
+        folders += [folder for folder in there if not names or methods[folder] in wanted]
         for name, given in wanted.items():
             if is_file(given):
-                files |= dict.fromkeys(_of_file(name, given, there), given)
+                files |= dict.fromkeys(_of_file(name, given, methods), given)
         folders += [folder for folder in files if folder not in folders]
     for folder in folders:
         try:
@@ -107,19 +126,24 @@ def _method_names(names: set[str], there: set[str]) -> dict[str, str]:
     return {registry.load_method(name).name: name for name in names}
 
 
-def _of_file(name: str, file: str, there: Sequence[Path]) -> list[Path]:
-    """The searches of a loss file as it is, else those from before it was edited, to say so."""
-    as_it_is = [folder for folder in there if folder.name == name]
-    return as_it_is or [f for f in there if (f / SOURCE / Path(file).name).is_file()]
+def _of_file(name: str, file: str, methods: Mapping[Path, str]) -> list[Path]:
+    """The searches of a loss file as it is, else those from before it was edited, to say so.
+
+    Args:
+        methods: folder of a search -> name of its method.
+    """
+    as_it_is = [folder for folder, method in methods.items() if method == name]
+    return as_it_is or [f for f in methods if (f / SOURCE / Path(file).name).is_file()]
 
 
 def _fits(folder: Path, saved: RunConfig, key: str, value: Any) -> bool:
     """Whether a search has this value: as it was given then, or as its folder spells it out."""
-    if key == "protocol" and value == folder.parts[-3]:
+    place = place_of_search(folder)
+    if key == "protocol" and value == place.protocol:
         return True
-    if key == "trunk" and fits(folder.parent, None, saved.dataset, value):
+    if key == "trunk" and fits(place.table, None, saved.dataset, value):
         return True
-    return absolute(value) == getattr(saved, key)
+    return (absolute(value) if isinstance(value, str) else value) == getattr(saved, key)
 
 
 def _read(folder: Path, values: Mapping[str, Any], file: str | None = None) -> FoundSearch | None:
@@ -138,6 +162,7 @@ def _read(folder: Path, values: Mapping[str, Any], file: str | None = None) -> F
     # Which trials there are was settled by the search; its folder is where it was found.
     how["storage"] = how.get("storage", saved.storage) if saved.storage else ""
     # So was the protocol, with all that a preset or the data set changed: it is in the name.
-    where = {"runs_dir": str(folder.parents[2]), "protocol": folder.parts[-3]}
+    place = place_of_search(folder)
+    where = {"runs_dir": str(place.runs), "protocol": place.protocol}
     loss = {} if file is None else {"loss": file}
     return FoundSearch(folder, saved.updated({**how, **where, **loss}))

@@ -22,6 +22,7 @@ from harness.records.layout import CONFIG
 from harness.records.records import FoldRecord
 from harness.searching.finalist_work import score_finalists
 from harness.searching.pruning import expected_score, is_hopeless
+from harness.searching.repeated import repeated
 from harness.searching.samplers import check_first
 from harness.searching.shared import Storage
 from harness.searching.study import Claim, Study, sampler_of, storage_of
@@ -59,7 +60,7 @@ class Search:
 
     @property
     def method(self) -> str:
-        return self.opened.method
+        return self.opened.method + self.experiment.seed_note
 
     def units(self, params: Mapping[str, Any], partition: int = 0) -> list[Unit]:
         trainval = self.opened.trainval
@@ -67,8 +68,11 @@ class Search:
 
 
 def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[SearchSummary]:
-    """Search every config in turn, with workers that move on together; finished work is kept."""
-    searches = [prepare(config, listener) for config in configs]
+    """Search every config in turn, with workers that move on together; finished work is kept.
+
+    Returns one summary per search: several for a config that asks for several searches.
+    """
+    searches = [prepare(config, listener) for config in repeated(configs)]
     studies = [one.study for one in searches]
     missing = sum(study.unfinished() for study in studies)
     if missing:
@@ -149,7 +153,7 @@ def _work_on(one: Search, listener: Listener) -> bool:
                 raise HarnessError(
                     f"{one.method} meets the same again and again: {trouble}\n"
                     "  that is no fault of its; once it is mended, repeat the command, and "
-                    f"`harness retry {one.method}` for trials that failed of it"
+                    f"`harness retry {one.experiment.method.name}` for trials that failed of it"
                 )
     others = study.under_way()
     for params in others:

@@ -50,6 +50,7 @@ class SearchSummary:
         trial_seconds: of training and validation, likewise; None for those that failed.
         reasons: why trials failed.
         selection: how the best trial was chosen; None if by the mean over folds.
+        seed: of the search.
     """
 
     method: str
@@ -74,6 +75,7 @@ class SearchSummary:
     trial_seconds: tuple[float | None, ...]
     reasons: tuple[str, ...]
     selection: SelectionFacts | None = None
+    seed: int = 0
 
     @property
     def fold_spread(self) -> float:
@@ -173,6 +175,7 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
         trial_seconds=tuple(trial.user_attrs.get("seconds") for trial in trials),
         reasons=reasons,
         selection=_selection(identity["protocol"], finalists),
+        seed=identity["seed"],
     )
 
 

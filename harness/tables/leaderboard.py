@@ -76,12 +76,14 @@ def frame_of(searches: Sequence[Searches], openings: Counter[str] | None = None)
     """
     openings = Counter() if openings is None else openings
     rows = [of_method[0] for of_method in searches]
-    verdicts = _verdicts([row for row in rows if row[0].kind == "reproduction"])
+    everything = [[record for row in of_method for record in row] for of_method in searches]
+    verdicts = _verdicts([row for row in everything if row[0].kind == "reproduction"])
     metrics = in_order(m for row in rows for r in row for m in r.scores["concatenated"])
     frame = pd.DataFrame(
         [
             {
                 **_columns(row, openings),
+                **_over_searches(of_method),
                 "search_scores": json.dumps(scores_of_searches(of_method)),
                 "indistinguishable": verdicts.get(label_of(row)),
             }
@@ -138,7 +140,6 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         for fold in folds
         if "score" in fold.get("history", {})
     ]
-    asked = search.get("asked", {"trials": 0, "reproductions": 0})
     return {
         "method": label_of(row),
         "kind": last.kind,
@@ -146,9 +147,7 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
         **(_as_a_paper_has_it(row) if _of_a_paper([row]) else {}),
         **{f"dim_{embedding}": last.dims.get(embedding) for embedding in EMBEDDINGS},
         "reproductions": len(row),
-        "incomplete": (
-            search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
-        ),
+        "incomplete": _is_incomplete(row),
         "validation_score": search.get("validation"),
         "validation_metric": identity["protocol"].get("metric", METRICS[0]),
         "validation_sd": spread(fold_scores),
@@ -183,6 +182,30 @@ def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
     }
 
 
+def _over_searches(searches: Searches) -> dict[str, Any]:
+    """Columns that depend on all searches of a method: scores are means over its searches."""
+    if len(searches) == 1:
+        return {}
+    by_search = [mean_scores(row) for row in searches]
+    values: dict[str, Any] = {"reproductions": sum(map(len, searches))}
+    values["incomplete"] = any(_is_incomplete(row) for row in searches)
+    for name in set.intersection(*(set(scores) for scores in by_search)):
+        if not name.endswith(INTERVAL):
+            mean, half_width = mean_and_interval([scores[name] for scores in by_search])
+            values |= {name: mean, f"{name}{INTERVAL}": half_width}
+    return values
+
+
+def _is_incomplete(row: Row) -> bool:
+    """Whether a search has fewer trials or reproductions than were asked for."""
+    search = max(row, key=lambda record: record.provenance["time"]).search
+    asked = search.get("asked", {"trials": 0, "reproductions": 0})
+    return search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
+
+
+INTERVAL = "_ci95"  # behind the name of a score: half the width of its interval
+
+
 def mean_scores(row: Row) -> dict[str, float]:
     """Column -> mean over the records of a row, and half the width of its interval."""
     values = {}
@@ -193,7 +216,7 @@ def mean_scores(row: Row) -> dict[str, float]:
             ]
             mean, half_width = mean_and_interval(scores)
             values[f"{metric}_{embedding}"] = mean
-            values[f"{metric}_{embedding}_ci95"] = half_width
+            values[f"{metric}_{embedding}{INTERVAL}"] = half_width
     return values
 
 

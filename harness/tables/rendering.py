@@ -215,8 +215,9 @@ def notes_on(frame: pd.DataFrame) -> list[str]:
         )
     if searched_again(frame):
         notes.append(
-            f"searches: MAP@R {together} of each search of a method, every one with a seed of its "
-            "own; the row is that of the first."
+            f"searches: MAP@R {together} of each search of a method, with different seeds. The "
+            "score of such a row is the mean over its searches, and ± half the 95 % interval over "
+            "them; its other columns describe the first search."
         )
     notes.extend(explanations(frame))
     if note := selection_note(frame):

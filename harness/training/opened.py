@@ -47,6 +47,11 @@ class OpenedExperiment:
         return self.method + how
 
     @property
+    def title(self) -> str:
+        """Name of the row for people, with the seed of a repeated search."""
+        return self.label + self.experiment.seed_note
+
+    @property
     def identity(self) -> Identity:
         return {**self.experiment.identity(self.trainval.fingerprint), "method": self.label}
 

@@ -74,22 +74,26 @@ def searched_with(seed: int, validation: float) -> dict[str, Any]:
     return {"seed": seed, "digest": f"seed{seed}", "params": {"alpha": seed}, "search": search}
 
 
-def test_of_several_searches_a_row_is_that_whose_seed_most_methods_have(tmp_path: Path) -> None:
-    """Not the better one: whoever searches twice would have two chances, and share no run."""
+def test_the_score_of_a_row_is_the_mean_over_its_searches(tmp_path: Path) -> None:
+    """Not the better one: two searches would be two chances."""
     table = put_scores(tmp_path, "twice", BASE, **searched_with(0, validation=0.3))
     put_scores(tmp_path, "twice", [s + 0.2 for s in BASE], **searched_with(1, validation=0.6))
-    assert frame_of(table).loc["twice", "map_at_r_concatenated"] == pytest.approx(np.mean(BASE))
+    row = frame_of(table).loc["twice"]
+    assert row["map_at_r_concatenated"] == pytest.approx(np.mean(BASE) + 0.1)
+    # Two searches, 0.2 apart: t(0.975, 1) = 12.706 times 0.1.
+    assert row["map_at_r_concatenated_ci95"] == pytest.approx(1.2706, abs=1e-4)
+    assert row["reproductions"] == 2 * len(BASE)
     for name in ("other", "third"):
         put_scores(tmp_path, name, BASE, **searched_with(1, validation=0.4))
     board = leaderboard.build(table)
     frame = board.frame.set_index("method")
-    assert frame.loc["twice", "map_at_r_concatenated"] == pytest.approx(np.mean(BASE) + 0.2)
+    assert frame.loc["twice", "map_at_r_concatenated"] == pytest.approx(np.mean(BASE) + 0.1)
     assert frame.loc["other", "indistinguishable"] == "no"  # paired
     scores = json.loads(frame.loc["twice", "search_scores"])
     assert scores == pytest.approx([np.mean(BASE) + 0.2, np.mean(BASE)])
     assert frame.loc["other", "search_scores"] == "[]"
     assert rendering.shown(board.frame)["searches"].tolist() == ["71.33, 51.33", "", ""]
-    assert "every one with a seed of its own" in rendering.to_markdown(board.frame)
+    assert "the mean over its searches" in rendering.to_markdown(board.frame)
 
 
 def test_more_trials_of_one_search_are_no_other_search(tmp_path: Path) -> None:
