@@ -66,7 +66,7 @@ UNORDERED = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class CardRequest:
     """Something that a card would have done, and the line that asked for it."""
 
     operation: str
@@ -83,14 +83,14 @@ class Gpu:
         kernels: how often each would have been launched.
     """
 
-    waits: list[Asked] = field(default_factory=list)
-    unordered: list[Asked] = field(default_factory=list)
+    waits: list[CardRequest] = field(default_factory=list)
+    unordered: list[CardRequest] = field(default_factory=list)
     kernels: Counter[str] = field(default_factory=Counter)
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     def wait(self, operation: str, times: int = 1) -> None:
         if times:
-            self.waits += [Asked(operation, _line())] * times
+            self.waits += [CardRequest(operation, _line())] * times
 
     @contextmanager
     def random_stream(self) -> Iterator[None]:
@@ -243,7 +243,7 @@ class _Operations(TorchDispatchMode):
         replaced = operation in REPLACED and torch.are_deterministic_algorithms_enabled()
         exact = operation is aten.cumsum and not args[0].is_floating_point()
         if operation in UNORDERED and not replaced and not exact:
-            self.gpu.unordered.append(Asked(name, _line()))
+            self.gpu.unordered.append(CardRequest(name, _line()))
             if torch.are_deterministic_algorithms_enabled():
                 warnings.warn(f"{name} does not have a deterministic implementation", stacklevel=2)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from harness.evaluation.runs import Run
+from harness.evaluation.runs import Reproduction
 from harness.records.records import FoldFacts, FoldRecord
 from harness.training.replay import build_second_trainer, replayed
 
 
-class Replay(Run):
+class Replay(Reproduction):
     """A model that is validated, then one of all trainval classes."""
 
     def finish(self) -> None:

@@ -15,8 +15,8 @@ from harness.errors import DeviceLost, HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.evaluation.naive import evaluate_naive
 from harness.evaluation.replay import Replay
-from harness.evaluation.runs import Reproduction, ReproductionJob, Run, SingleModel
-from harness.evaluation.test_selected import TestSelected
+from harness.evaluation.runs import FoldModels, Reproduction, ReproductionJob, SingleModel
+from harness.evaluation.selected_on_test import SelectedOnTest
 from harness.experiment import Experiment, build_experiment, check_tested
 from harness.loss_file import check_unchanged
 from harness.losses.method import Space
@@ -219,10 +219,10 @@ def _nothing_found(
 
 
 # What a repetition is, by what the protocol selects.
-RUN_TYPES: dict[str, type[Run]] = {
-    "best": Reproduction,
-    "last": Reproduction,
-    "test": TestSelected,
+REPRODUCTION_TYPES: dict[str, type[Reproduction]] = {
+    "best": FoldModels,
+    "last": FoldModels,
+    "test": SelectedOnTest,
     "replay": Replay,
 }
 
@@ -230,17 +230,17 @@ RUN_TYPES: dict[str, type[Run]] = {
 def work(jobs: Iterable[ReproductionJob], listener: Listener) -> None:
     """One worker: every fold that nobody has trained or is training, then its test scores."""
     for job in jobs:
-        own = RUN_TYPES[job.opened.experiment.protocol.select]
-        for run_type in [own, SingleModel] if job.single else [own]:
+        own = REPRODUCTION_TYPES[job.opened.experiment.protocol.select]
+        for reproduction_type in [own, SingleModel] if job.single else [own]:
             for repetition in job.repetitions:
-                _finish(run_type(job, repetition, listener))
+                _finish(reproduction_type(job, repetition, listener))
 
 
-def _finish(run: Run) -> None:
-    """Finish one run; what ends it ends it alone."""
+def _finish(reproduction: Reproduction) -> None:
+    """Finish one reproduction; an error ends only this one."""
     try:
-        forgiving(run.finish)
+        forgiving(reproduction.finish)
     except DeviceLost:  # for a new process to go on
         raise
     except HarnessError as error:
-        run.say_model(reason=str(error))
+        reproduction.say_model(reason=str(error))

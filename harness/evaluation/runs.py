@@ -76,7 +76,7 @@ class ReproductionJob(Job):
 
 
 @dataclass(frozen=True)
-class Run:
+class Reproduction:
     """One repetition of a job: models to train, then to test."""
 
     job: ReproductionJob
@@ -179,7 +179,7 @@ class Run:
         return embed_test(self.opened, units, weights)
 
 
-class Reproduction(Run):
+class FoldModels(Reproduction):
     """The models of all folds."""
 
     def finish(self) -> None:
@@ -192,7 +192,7 @@ class Reproduction(Run):
         self.measure(units, path)
 
 
-class SingleModel(Run):
+class SingleModel(Reproduction):
     """One model instead of those of the folds, whose records it needs."""
 
     kind = SINGLE

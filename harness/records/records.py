@@ -72,7 +72,7 @@ class Identity(TypedDict):
     weights: NotRequired[str]
 
 
-class Asked(TypedDict):
+class AskedFor(TypedDict):
     """How much a protocol asks for."""
 
     trials: Count
@@ -137,7 +137,7 @@ class SearchFacts(TypedDict, total=False):
     corner: dict[str, Plain]
     compared_with: list[str]
     select: str
-    asked: Asked
+    asked: AskedFor
     trial_params: dict[str, list[Plain]]
     trial_seconds: list[NotNegative | None]
     importance: dict[str, NotNegative]

@@ -19,7 +19,7 @@ from harness.errors import HarnessError, unknown
 from harness.evaluation.kept_models import KeptModels, find_kept
 from harness.evaluation.scoring import TestEmbeddings
 from harness.records.records import TEST_SELECTED
-from harness.report.pictures import Answer, Pictures, Query
+from harness.report.pictures import FoundImages, Pictures, Query
 from harness.report.table import Table
 
 METRIC = "map_at_r"
@@ -198,7 +198,7 @@ class Maker:
             answers=[self.answer(method, row) for method in self.seen],
         )
 
-    def answer(self, method: str, row: int) -> Answer:
+    def answer(self, method: str, row: int) -> FoundImages:
         """The nearest neighbours of one query, for one method."""
         test = self.seen[method]
         (embedding,) = test.embeddings["concatenated"]
@@ -207,7 +207,7 @@ class Maker:
         gallery[row] = False
         order = np.argsort(np.where(gallery, distances, np.inf), kind="stable")
         nearest = order[: min(self.settings.neighbours, int(gallery.sum()))]
-        return Answer(
+        return FoundImages(
             method,
             [self.thumbs.place(int(test.indices[near])) for near in nearest],
             [bool(test.labels[near] == test.labels[row]) for near in nearest],

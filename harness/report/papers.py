@@ -19,7 +19,7 @@ METRIC = "map_at_r"
 
 
 @dataclass(frozen=True)
-class Beside:
+class PublishedBeside:
     """A table beside the papers.
 
     Attributes:
@@ -33,14 +33,16 @@ class Beside:
     published: list[dict[str, Any]]
 
 
-def beside_papers(table: Table, results: Path) -> Beside:
+def beside_papers(table: Table, results: Path) -> PublishedBeside:
     """What the papers say of the data set of a table."""
     try:
         folder = find_folder(results)
     except HarnessError as error:
-        return Beside(pd.DataFrame(), [str(error)], [])
+        return PublishedBeside(pd.DataFrame(), [str(error)], [])
     found = beside(table.folder, folder, settings_of)
-    return Beside(beside_shown(found.rows), found.differences, _over_time(folder, table.dataset))
+    return PublishedBeside(
+        beside_shown(found.rows), found.differences, _over_time(folder, table.dataset)
+    )
 
 
 def _over_time(folder: Path, dataset: str) -> list[dict[str, Any]]:

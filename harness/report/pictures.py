@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Answer:
+class FoundImages:
     """The nearest neighbours of a query for one method.
 
     Attributes:
@@ -33,7 +33,7 @@ class Query:
     class_name: str
     chosen_as: str
     file: str
-    answers: list[Answer]
+    answers: list[FoundImages]
 
 
 @dataclass(frozen=True)

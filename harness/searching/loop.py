@@ -25,7 +25,7 @@ from harness.searching.pruning import expected_score, is_hopeless
 from harness.searching.repeated import repeated
 from harness.searching.samplers import check_first
 from harness.searching.shared import Storage
-from harness.searching.study import Claim, Study, sampler_of, storage_of
+from harness.searching.study import ClaimedTrial, Study, sampler_of, storage_of
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable, write_text
 from harness.system.progress import Begun, Listener, TrialEnded, TrialReturned, Waiting, ignore
@@ -48,7 +48,7 @@ TROUBLES_IN_A_ROW = 6
 
 
 @dataclass(frozen=True)
-class Search:
+class OpenedStudy:
     """A study and what its trials train on."""
 
     study: Study
@@ -111,7 +111,7 @@ def check_until_flat(experiment: Experiment) -> None:
         )
 
 
-def prepare(config: RunConfig, listener: Listener = ignore) -> Search:
+def prepare(config: RunConfig, listener: Listener = ignore) -> OpenedStudy:
     """Everything that can be wrong with a search here is found here, before any training."""
     worker_count(config, threads=1, units=1)
     experiment, storage = check(config)
@@ -121,7 +121,7 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> Search:
     found = config.updated({"loss": absolute(config.loss)})
     write_text(study.folder / CONFIG, found.to_yaml())
     keep(config.loss, study.folder)
-    return Search(study, opened)
+    return OpenedStudy(study, opened)
 
 
 def work(jobs: Iterable[Job], listener: Listener) -> None:
@@ -129,7 +129,7 @@ def work(jobs: Iterable[Job], listener: Listener) -> None:
     waiting = []
     for job in jobs:
         fingerprint = job.opened.trainval.fingerprint
-        one = Search(Study(job.opened.experiment, fingerprint), job.opened)
+        one = OpenedStudy(Study(job.opened.experiment, fingerprint), job.opened)
         if not _work_on(one, listener):
             waiting.append(one)
     while waiting:
@@ -138,7 +138,7 @@ def work(jobs: Iterable[Job], listener: Listener) -> None:
         waiting = [one for one in waiting if not _work_on(one, listener)]
 
 
-def _work_on(one: Search, listener: Listener) -> bool:
+def _work_on(one: OpenedStudy, listener: Listener) -> bool:
     """Run trials while there are any to start, then help, then score the finalists.
 
     Returns False if other workers are still at some of it, or if more trials are needed.
@@ -164,7 +164,7 @@ def _work_on(one: Search, listener: Listener) -> bool:
     return score_finalists(study, one.units, listener) and not study.missing()
 
 
-def _help(one: Search, params: Mapping[str, Any], listener: Listener) -> None:
+def _help(one: OpenedStudy, params: Mapping[str, Any], listener: Listener) -> None:
     """Train the last folds of another worker's trial, for it to find them done."""
     if one.experiment.protocol.prune:
         return  # its last folds may never be needed
@@ -184,7 +184,7 @@ def _help(one: Search, params: Mapping[str, Any], listener: Listener) -> None:
             continue  # somebody is at it, or its own worker will tell
 
 
-def _run(one: Search, claim: Claim, listener: Listener) -> MachineError | None:
+def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineError | None:
     """Run a claimed trial and tell the study how it went; what trouble the machine made, if any.
 
     Memory that is short is no such trouble: some parameters need more of it than others.

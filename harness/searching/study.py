@@ -47,7 +47,7 @@ FAILURES_AT_START = 10
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimedTrial:
     """A trial that a worker has taken.
 
     Attributes:
@@ -148,11 +148,11 @@ class Study:
         """All parameters of a trial: those it searched and those that are fixed."""
         return {**self.experiment.published_params, **searched}
 
-    def claim(self, worker: str) -> Claim | None:
+    def claim(self, worker: str) -> ClaimedTrial | None:
         """Take the next trial to run, or nothing if enough are done or under way."""
         return self.storage.insist(lambda: self._claim(worker))
 
-    def _claim(self, worker: str) -> Claim | None:
+    def _claim(self, worker: str) -> ClaimedTrial | None:
         with self.storage.exclusive():
             # Looked through once: with thousands of trials and dozens of workers it takes time.
             trials = self._end_abandoned()
@@ -184,7 +184,7 @@ class Study:
                 user_attrs={"index": index, "worker": worker},
             )
             number = self.storage.optuna.create_new_trial(self._id, template_trial=taking)
-            return Claim(number, index, self.params_of(params))
+            return ClaimedTrial(number, index, self.params_of(params))
 
     def _rebuild(self) -> None:
         """Put back the trials that a damaged journal lost and whose folds are all finished."""
@@ -206,7 +206,7 @@ class Study:
             )
 
     def finish(
-        self, claim: Claim, state: TrialState, score: float | None = None, **facts: Any
+        self, claim: ClaimedTrial, state: TrialState, score: float | None = None, **facts: Any
     ) -> None:
         """Tell how a trial went; no effect if its worker had been given up for dead."""
 
@@ -223,7 +223,7 @@ class Study:
 
         self.storage.insist(tell)
 
-    def give_back(self, claim: Claim, trouble: str) -> bool:
+    def give_back(self, claim: ClaimedTrial, trouble: str) -> bool:
         """Return a trial that met trouble of the machine to the search, with its parameters.
 
         False if it did so before: then it is spent, and failed with this reason.

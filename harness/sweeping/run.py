@@ -38,7 +38,7 @@ from harness.system.progress import Event, Listener, ModelEnded, PointEnded, Tes
 from harness.system.trouble import forgiving
 from harness.system.workers import worker_count
 from harness.tables import sweeps
-from harness.tables.sweeps import Plan, Point, PublishedValue, SweepTable, read_plan
+from harness.tables.sweeps import Point, PublishedValue, SweepPlan, SweepTable, read_plan
 from harness.training.fold import run_fold, tell_validations
 from harness.training.jobs import run_jobs
 from harness.training.opened import open_experiment
@@ -219,9 +219,9 @@ def _used(experiment: Experiment, key: str, given: Any) -> Any:
     return given
 
 
-def _plan(asked: Sweep, points: list[Point], metric: str) -> Plan:
+def _plan(asked: Sweep, points: list[Point], metric: str) -> SweepPlan:
     shared = {key: value for key, value in asdict(asked.config).items() if key in SHARED}
-    return Plan(
+    return SweepPlan(
         axes=asked.keys,
         settings={key: value for key, value in shared.items() if key not in asked.keys},
         metric=metric,
@@ -254,7 +254,7 @@ def _words(point: Point, asked: Sweep) -> str:
     return " ".join(f"{names[key]}={v}" for key, v in point["values"].items() if key != LOSS)
 
 
-def _note_failures(plan: Plan, ran: Sequence[Point], failures: Mapping[int, str]) -> Plan:
+def _note_failures(plan: SweepPlan, ran: Sequence[Point], failures: Mapping[int, str]) -> SweepPlan:
     numbers = {sweeps.key_of(point["values"]): number for number, point in enumerate(ran)}
     points: list[Point] = []
     for point in plan.points:

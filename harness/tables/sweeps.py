@@ -74,7 +74,7 @@ class PublishedValue(TypedDict):
 
 
 @dataclass(frozen=True)
-class Plan(Record):
+class SweepPlan(Record):
     """What a sweep varies.
 
     Attributes:
@@ -89,7 +89,7 @@ class Plan(Record):
     points: list[Point] = field(default_factory=list)
     published: list[PublishedValue] = field(default_factory=list)
 
-    def joined(self, other: Plan, folder: Path) -> Plan:
+    def joined(self, other: SweepPlan, folder: Path) -> SweepPlan:
         """With the points of a later command of the same name; another sweep is refused."""
         for what in ("axes", "settings", "metric"):
             ours, theirs = getattr(self, what), getattr(other, what)
@@ -114,10 +114,10 @@ def key_of(values: Mapping[str, Any]) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> SweepPlan | None:
     """Of a sweep that is there."""
     path = folder / PLAN
-    return Plan.read(path) if path.exists() else None
+    return SweepPlan.read(path) if path.exists() else None
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class SweepTable:
     """
 
     folder: Path
-    plan: Plan
+    plan: SweepPlan
     frame: pd.DataFrame
     problems: list[str]
     failed: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def _run(table: str, method: str, params: Mapping[str, Any], seed: int) -> Run:
 
 
 def _records(
-    folder: Path, plan: Plan, problems: list[str]
+    folder: Path, plan: SweepPlan, problems: list[str]
 ) -> tuple[dict[Run, list[ValidationRecord]], dict[Run, list[TestRecord]]]:
     """The records of each point."""
     validated: dict[Run, list[ValidationRecord]] = defaultdict(list)

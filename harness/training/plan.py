@@ -8,7 +8,7 @@ from harness.protocols.protocol import EvaluationProtocol
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """Steps of one run.
 
     Attributes:
@@ -38,7 +38,7 @@ class Plan:
         return chosen or step == self.last
 
 
-def plan_of(protocol: EvaluationProtocol, epoch_steps: int) -> Plan:
+def plan_of(protocol: EvaluationProtocol, epoch_steps: int) -> StepPlan:
     """The steps of a protocol.
 
     Args:
@@ -47,6 +47,6 @@ def plan_of(protocol: EvaluationProtocol, epoch_steps: int) -> Plan:
     warmup = protocol.warmup_steps or protocol.warmup_epochs * epoch_steps
     first = warmup if protocol.warmup_extra else 0
     if protocol.epochs is None:
-        return Plan(warmup, first, protocol.validate_every, first + protocol.max_steps, None)
+        return StepPlan(warmup, first, protocol.validate_every, first + protocol.max_steps, None)
     last = first + protocol.epochs * epoch_steps
-    return Plan(warmup, first, epoch_steps, last, protocol.validate_epochs)
+    return StepPlan(warmup, first, epoch_steps, last, protocol.validate_epochs)

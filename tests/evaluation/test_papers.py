@@ -19,7 +19,7 @@ from harness import registry
 from harness.cli import main
 from harness.config import RunConfig
 from harness.errors import HarnessError
-from harness.evaluation import test_selected
+from harness.evaluation import selected_on_test
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
 from harness.judgement.judge import judge
@@ -102,7 +102,7 @@ def test_the_best_look_at_the_test_is_kept_and_the_last_beside_it(
     folder_config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scores of the looks are turned round, so that the first one is the best."""
-    plain = test_selected.TestSelected.build_trainer
+    plain = selected_on_test.SelectedOnTest.build_trainer
 
     def backwards(self: Any, unit: Any, device: torch.device) -> Any:
         trainer = plain(self, unit, device)
@@ -110,7 +110,7 @@ def test_the_best_look_at_the_test_is_kept_and_the_last_beside_it(
         trainer.validate = lambda model, step: look(model, step) / step
         return trainer
 
-    monkeypatch.setattr(test_selected.TestSelected, "build_trainer", backwards)
+    monkeypatch.setattr(selected_on_test.SelectedOnTest, "build_trainer", backwards)
     values = values_of(folder_config, "classic-proxygml")
     evaluate(["triplet"], {**values, "params": {"margin": 0.2}})
     (record,) = records_of(folder_config)

@@ -31,7 +31,7 @@ from harness.records.records import TestRecord, ValidationRecord
 from harness.system.files import write_json
 from harness.tables import sweeps
 from harness.tables.latex import LATEX_SPECIAL
-from harness.tables.sweeps import Plan
+from harness.tables.sweeps import SweepPlan
 
 PIECES = (
     *(
@@ -152,7 +152,7 @@ def put_sweep(folder: Path, names: dict[str, str]) -> None:
         {**point, "params": {}, "values": {axis: 2}, "failure": names["reason"]},
     ]
     settings = {"protocol": names["protocol"]}
-    plan = Plan([axis], settings, "map_at_r", points)  # type: ignore[arg-type]
+    plan = SweepPlan([axis], settings, "map_at_r", points)  # type: ignore[arg-type]
     write_json(folder / PLAN, asdict(plan))
     kept = ("identity", "params", "repetition", "provenance")
     facts = {name: value for name, value in asdict(record).items() if name in kept}

@@ -20,7 +20,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.report.page import PARTS, read_report, render
-from harness.report.pictures import Answer, Pictures, Query
+from harness.report.pictures import FoundImages, Pictures, Query
 from harness.tables.leaderboard import build
 
 # A picture of one pixel.
@@ -29,7 +29,7 @@ WAIT = 20
 
 
 def made_pictures() -> Pictures:
-    answers = [Answer(method, [1, 2], [True, False]) for method in ("ms", "triplet", FORMULA)]
+    answers = [FoundImages(method, [1, 2], [True, False]) for method in ("ms", "triplet", FORMULA)]
     spread = [float(i) for i in range(6)]
     return Pictures(
         note="Models of reproduction 1.",

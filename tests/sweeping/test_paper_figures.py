@@ -18,7 +18,7 @@ from harness.sweeping import paper_figures
 from harness.sweeping.axes import config_at, parse_axis
 from harness.sweeping.figure_sweep import build_sweep
 from harness.sweeping.paper_figures import PaperFigure, find_figure, load_figures
-from harness.tables.sweeps import Plan, build
+from harness.tables.sweeps import SweepPlan, build
 
 ROOT = Path(__file__).parents[2]
 FIGURES = load_figures()
@@ -260,7 +260,7 @@ def test_a_figure_runs_from_the_command_line(
     assert main([*command, *few, *steps]) == 0
     (folder,) = (tmp_path / "results" / "sweeps").iterdir()
     assert folder.name.startswith("ccp-proxies-pool-quick")
-    plan = Plan.read(folder / "sweep.json")
+    plan = SweepPlan.read(folder / "sweep.json")
     assert [point["params"]["pool_size"] for point in plan.points] == [1, 4]
     assert "pool_size" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from harness.data.sources import open_part
-from harness.evaluation.runs import Run
+from harness.evaluation.runs import Reproduction
 from harness.evaluation.scoring import describe_test
 from harness.model.network import Model
 from harness.records.layout import LAST_WEIGHTS
@@ -22,10 +22,8 @@ from harness.training.trainer import Trainer
 from harness.training.unit import Unit, evaluation_loader
 
 
-class TestSelected(Run):
+class SelectedOnTest(Reproduction):
     """One model that is tested at the end of its epochs."""
-
-    __test__ = False  # pytest: not a test
 
     kind = TEST_SELECTED
 
