@@ -22,6 +22,7 @@ from harness.searching.loop import search
 from harness.searching.trials import index_of
 from harness.training import fold as training
 from harness.training.kept_embeddings import scored_indices
+from harness.training.opened import OpenedExperiment
 from harness.training.trial import trial_units, units_of
 from harness.training.unit import Unit
 
@@ -211,7 +212,7 @@ def test_train_shares_its_models_with_no_reproduction(pairs: RunConfig) -> None:
     trainval = open_part(experiment, "trainval")
     params = experiment.published_params
     of_trial = trial_units(experiment, trainval, params, repetition=1)
-    own = loop.Search(study_of(experiment), trainval)
+    own = loop.OpenedStudy(study_of(experiment), OpenedExperiment(experiment, trainval))
     assert own.units(params)[0].folder == trial_units(experiment, trainval, params)[0].folder
     reproduced = units_of(experiment, trainval, params, repetition=1)
     assert not {u.folder for u in of_trial} & {u.folder for u in reproduced}
