@@ -1,7 +1,7 @@
-"""The journal of a study: a file of one JSON line per event, for the workers of one machine.
+"""The journal of a study: a file with one JSON line per event, for the workers of one machine.
 
-Its last line may be torn by a power cut, or be another worker's that is just being written. A line
-that is none of ours in the middle ends what can be trusted: trials are known by their order.
+The last line may be incomplete, after a power cut or while another worker writes it. A line in the
+middle that is not an entry ends what can be trusted, because trials are numbered by their order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 from filelock import FileLock, Timeout
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend
 
 from harness.errors import HarnessError
 from harness.records.layout import JOURNAL
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Identity(TypedDict):
-    """What a study measures, and what it searches, as far as a summary relies on it."""
+    """The part of a study's identity that a summary relies on."""
 
     method: str
     protocol: dict[str, Setting]
@@ -43,7 +43,7 @@ class _StudyFacts(TypedDict, total=False):
 
 
 class _TrialFacts(TypedDict, total=False):
-    """What trials say of themselves."""
+    """User attributes of a trial."""
 
     index: Count
     worker: str
@@ -55,7 +55,7 @@ class _TrialFacts(TypedDict, total=False):
 
 
 class _Entry(TypedDict):
-    """One event, as far as we rely on it; Optuna refuses the rest as it replays it."""
+    """The fields of an event that we rely on; Optuna checks the others when it replays it."""
 
     op_code: Count
     worker_id: str
@@ -69,77 +69,90 @@ class _Entry(TypedDict):
     user_attr: NotRequired[dict[str, Any]]
 
 
-# Optuna's numbers of the entries that hold such facts.
+# Optuna's numbers of the entries that hold user attributes.
 SET_STUDY_FACT, SET_TRIAL_FACT = 2, 8
 
 
 class DamagedJournal(HarnessError):
-    """A journal that cannot be read to its end."""
+    """A journal that cannot be read to its end.
+
+    Attributes:
+        lines: number of lines before the damage.
+        size: their bytes.
+        reason: what is wrong with the next line.
+    """
+
+    def __init__(self, path: Path, lines: int, size: int, reason: str) -> None:
+        super().__init__(
+            f"{path}, line {lines + 1}: {reason}\n"
+            "  stop all workers of this search, then repeat the command: the lines before it are "
+            "kept, and finished folds are used again"
+        )
+        self.lines, self.size, self.reason = lines, size, reason
 
 
 class Journal(Storage):
-    """A file in the run directory. Whoever holds a lock file is alive: the system lets go of it.
+    """A file in the run directory. A worker is alive while it holds its lock file.
+
+    The system releases the lock of a process that dies.
 
     Args:
-        reads_only: nothing is written, not even a lock; what stands behind a damage is left out.
+        reads_only: write nothing, not even a lock, and leave out what follows a damaged line.
     """
 
     def __init__(self, folder: Path, reads_only: bool = False) -> None:
         self.folder = folder
         self.place = str(folder)
         path = folder / JOURNAL
-        self.optuna = self._read(path) if reads_only else self._mended(path)
+        self.optuna = self._read(path) if reads_only else self._repaired(path)
 
     def _read(self, path: Path) -> JournalStorage:
         if not path.is_file():
             raise HarnessError(f"there is no {path}")
-        file = _JournalFile(path, _NoLock())
+        file = _JournalFile(path)
         try:
-            return _replayed(file)
-        except _Unreadable as damage:
+            return file.replayed()
+        except DamagedJournal as damage:
             file.most = damage.lines
-            said = "what stands before that line is all that can be shown"
+            said = "only what precedes this line is shown"
             logger.warning("%s, line %d: %s; %s", path, damage.lines + 1, damage.reason, said)
-            return JournalStorage(file)
+            return file.replayed()
 
-    def _mended(self, path: Path) -> JournalStorage:
-        """Cut off what cannot be read, and keep it beside; trials may be lost with it."""
+    def _repaired(self, path: Path) -> JournalStorage:
+        """Cut off what cannot be read and keep a copy of all; trials may be lost with it."""
         make_folder(path.parent)
         (path.parent / "workers").mkdir(exist_ok=True)
-        lock = _JournalLock(path.with_suffix(".lock"))
-        lock.acquire()
-        try:
-            if path.exists():
-                # No search leaves it empty; if none was here, nothing will be found.
-                self.lost = path.stat().st_size == 0
-                whole = size_of_lines(path)
-                if whole < path.stat().st_size:  # torn by a power cut
-                    os.truncate(path, whole)
+        lock = FileLock(path.with_suffix(".lock"))
+        with lock:
+            # A search never leaves it empty. If there was none, there are no folds to count.
+            self.lost = path.exists() and path.stat().st_size == 0
+            path.touch()
+            whole = size_of_lines(path)
+            if whole < path.stat().st_size:  # incomplete since a power cut
+                os.truncate(path, whole)
             try:
-                return _replayed(_JournalFile(path, lock))
-            except _Unreadable as damage:
-                self._check_alone(path, damage.lines + 1, damage.reason)
+                return _JournalFile(path, lock).replayed()
+            except DamagedJournal as damage:
+                self._check_alone(path, damage)
                 kept = path.with_suffix(".damaged.journal")
                 shutil.copyfile(path, kept)
-                os.truncate(path, damage.start)
+                os.truncate(path, damage.size)
                 logger.warning(
-                    "%s is damaged in line %d (%s): what stands before it is kept, all of it is in "
-                    "%s",
+                    "%s is damaged in line %d (%s): the lines before it are kept, a copy of the "
+                    "whole file is in %s",
                     *(path, damage.lines + 1, damage.reason, kept.name),
                 )
                 self.lost = True
-                return JournalStorage(_JournalFile(path, lock))
-        finally:
-            lock.release()
+                return _JournalFile(path, lock).replayed()
 
-    def _check_alone(self, path: Path, line: int, reason: str) -> None:
-        """Whoever is at work has read more than will be left, and would write behind it."""
+    def _check_alone(self, path: Path, damage: DamagedJournal) -> None:
+        """Refuse to cut what living workers have read, who would write behind it."""
         workers = [lock.stem for lock in (self.folder / "workers").glob("*.lock")]
         if self.living(workers):
-            raise DamagedJournal(
-                f"{path}, line {line}: {reason}\n"
-                "  somebody is still at work on this search: stop it, then repeat the command"
-            )
+            raise HarnessError(
+                f"{path}, line {damage.lines + 1}: {damage.reason}\n"
+                "  a worker of this search is still at work: stop it, then repeat the command"
+            ) from None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -152,7 +165,7 @@ class Journal(Storage):
         path = self._lock_file(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
-        with self.exclusive():  # else another one might sweep ours before it is held
+        with self.exclusive():  # else another worker may remove our file before we hold it
             lock.acquire()
             self._sweep()
         try:
@@ -170,7 +183,7 @@ class Journal(Storage):
                 return False
         except Timeout:
             return True
-        except (OSError, ValueError):  # a name that no file of ours has
+        except (OSError, ValueError):  # not a name of ours
             return False
 
     def _sweep(self) -> None:
@@ -184,69 +197,61 @@ class Journal(Storage):
         return self.folder / "workers" / f"{worker}.lock"
 
 
-class _JournalLock:
-    """A lock that the system releases when its holder dies; Optuna's own outlives it."""
-
-    def __init__(self, path: Path) -> None:
-        self._lock = FileLock(path)
-
-    def acquire(self) -> bool:
-        self._lock.acquire()
-        return True
-
-    def release(self) -> None:
-        self._lock.release()
-
-
-class _NoLock:
-    """For who only reads: a line that is being written is not yet looked at."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
-
-
-class _JournalFile(JournalFileBackend):
+class _JournalFile(BaseJournalBackend):
     """A journal whose lines are checked as they are read; a failed write leaves nothing in it.
 
+    Optuna's own lock outlives a process that dies, ours does not.
+
+    Args:
+        lock: for writing; without it the file is only read.
+
     Attributes:
-        most: so many lines are read and no more; None stands for all.
-        starts: where each line begins that was read, and the next one.
+        most: number of lines to read; None for all.
+        starts: positions of the lines that were read, and of the next one.
     """
 
-    def __init__(self, path: Path, lock: Any) -> None:
-        super().__init__(str(path), lock_obj=lock)
-        self.path = path
+    def __init__(self, path: Path, lock: FileLock | None = None) -> None:
+        self.path, self.lock = path, lock
         self.most: int | None = None
         self.starts = [0]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        assert self.lock is not None, "a journal that is only read"
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        self._lock.acquire()
-        try:
+        with self.lock:
             append_whole(self.path, lines.encode())
-        finally:
-            self._lock.release()
 
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         with open(self.path, "rb") as file:
             file.seek(self.starts[log_number_from])
             for number, line in enumerate(file, start=log_number_from):
-                if number == self.most or not line.endswith(b"\n"):  # torn, or not yet whole
+                if number == self.most or not line.endswith(b"\n"):  # incomplete, or not yet whole
                     return
                 try:
                     entry = _checked(line)
                 except ValueError as error:
-                    raise DamagedJournal(
-                        f"{self.path}, line {number + 1}: {error}\n"
-                        "  stop whoever is at work on this search, then repeat the command: what "
-                        "stands before that line is kept, and so are finished folds"
-                    ) from None
+                    raise self._damaged(number, str(error)) from None
                 if number + 1 == len(self.starts):
                     self.starts.append(self.starts[number] + len(line))
                 yield entry
+
+    def replayed(self) -> JournalStorage:
+        """The trials of the journal.
+
+        Raises:
+            DamagedJournal: a line is not an entry, or Optuna cannot replay it.
+        """
+        try:
+            return JournalStorage(self)
+        except (HarnessError, OSError, MemoryError):  # the last two are no damage of the file
+            raise
+        except Exception as error:  # whatever Optuna makes of an entry that only looks like one
+            last = len(self.starts) - 2
+            raise self._damaged(last, f"{type(error).__name__}: {error}") from None
+
+    def _damaged(self, line: int, reason: str) -> DamagedJournal:
+        said = f"not an entry of a journal ({reason})"
+        return DamagedJournal(self.path, line, self.starts[line], said)
 
 
 def _checked(line: bytes) -> dict[str, Any]:
@@ -259,28 +264,6 @@ def _checked(line: bytes) -> dict[str, Any]:
         of_study, of_trial = entry["op_code"] == SET_STUDY_FACT, entry["op_code"] == SET_TRIAL_FACT
         if of_study or of_trial:
             msgspec.convert(entry.get("user_attr"), _StudyFacts if of_study else _TrialFacts)
-    except (ValueError, RecursionError) as error:  # of msgspec, too
-        raise ValueError(f"no entry of a journal ({error})") from None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     return entry
-
-
-class _Unreadable(Exception):
-    """How many lines can be replayed, where the next one starts, and why it cannot."""
-
-    def __init__(self, lines: int, start: int, reason: str) -> None:
-        super().__init__(reason)
-        self.lines, self.start, self.reason = lines, start, reason
-
-
-def _replayed(file: _JournalFile) -> JournalStorage:
-    """A journal that was read to its end, or the damage that this found."""
-    try:
-        return JournalStorage(file)
-    except DamagedJournal as error:
-        reason = str(error).partition("\n")[0].rpartition(": no entry")[2]
-        raise _Unreadable(len(file.starts) - 1, file.starts[-1], f"no entry{reason}") from None
-    except (OSError, MemoryError):  # no damage of the file
-        raise
-    except Exception as error:  # whatever an entry makes Optuna stumble over, it is no entry
-        said = f"no entry of a journal ({type(error).__name__}: {error})"
-        raise _Unreadable(len(file.starts) - 2, file.starts[-2], said) from None

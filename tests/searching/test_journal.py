@@ -100,7 +100,7 @@ def test_a_line_torn_while_we_run_is_named_and_the_next_search_goes_on(
     study = study_of(build_experiment(searched))
     with open(journal_of(searched), "ab") as file:
         file.write(b'{"op_code": 4, "worker\n')
-    with pytest.raises(DamagedJournal, match=r"study\.journal, line \d+: no entry"):
+    with pytest.raises(DamagedJournal, match=r"study\.journal, line \d+: not an entry"):
         study.trials()
     assert len(trials_in(searched)) == 3
 
