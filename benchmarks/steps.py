@@ -331,7 +331,7 @@ def measure_step(unit: Unit, size: Size) -> tuple[float, dict[str, float]]:
 
 def fit(trainer: Trainer, pause: Callable[[], None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        trainer.fit(Path(folder) / "checkpoint.pt", seed=0, report=lambda progress: pause())
+        trainer.fit(Path(folder) / "checkpoint.pt", seed=0, on_validation=lambda progress: pause())
 
 
 def measure(unit: Unit, size: Size) -> Row:

@@ -123,7 +123,7 @@ def digest_of(sources: Mapping[str, bytes]) -> str:
     return hashlib.sha256(content[0]).hexdigest()[:8]
 
 
-def keep(loss: str, search: Path) -> None:
+def keep_sources(loss: str, search: Path) -> None:
     """Put the source of a loss beside its study; one that is registered has none."""
     if not is_file(loss):
         return

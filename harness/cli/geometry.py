@@ -53,8 +53,8 @@ def geometry(
     configs = given.configs
     for one in configs:
         with progress(verbose) as listener:
-            keep = of if picture is not None else ""
-            table = measure_stages(one, folds, test, keep, listener)
+            kept_part = of if picture is not None else ""
+            table = measure_stages(one, folds, test, kept_part, listener)
         print_table(shown(table.frame), table.title)
         say(NOTE)
         say(f"files: {', '.join(map(str, table.files))}")

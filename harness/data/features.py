@@ -78,7 +78,7 @@ def open_features(
     folder: Path,
     open_images: Callable[[], Source],
     build_encoder: Callable[[], tuple[Encode, Loader]],
-    report: OnProgress = no_progress,
+    on_progress: OnProgress = no_progress,
 ) -> Features:
     """The features kept in `folder`, or computed into it now.
 
@@ -89,7 +89,7 @@ def open_features(
 
     def build(work: Path) -> None:
         encode, loader = build_encoder()  # before the images: it takes seconds, they may take hours
-        _compute(work, open_images(), encode, loader, report)
+        _compute(work, open_images(), encode, loader, on_progress)
 
     return build_cache(folder, build, _read)
 
@@ -113,7 +113,7 @@ def _checksum(indices: np.ndarray, values: np.ndarray) -> int:
 
 @torch.no_grad()
 def _compute(
-    work: Path, images: Source, encode: Encode, loader: Loader, report: OnProgress
+    work: Path, images: Source, encode: Encode, loader: Loader, on_progress: OnProgress
 ) -> None:
     indices = np.array(images.indices)
     done, checksum = 0, zlib.crc32(indices.astype("<i8").tobytes())
@@ -128,7 +128,7 @@ def _compute(
             file.write(written)
             checksum = zlib.crc32(written, checksum)
             done += len(values)
-            report(done, len(indices))
+            on_progress(done, len(indices))
         file.flush()
         os.fsync(file.fileno())
     np.save(work / "indices.npy", indices)

@@ -141,7 +141,7 @@ def open_store(
     allow_broken: bool = False,
     decoded: bool = True,
     depends_on: Mapping[str, Any] | None = None,
-    report: OnProgress = no_progress,
+    on_progress: OnProgress = no_progress,
 ) -> ImageStore:
     """The images of `indices`, from the cache or built into it now.
 
@@ -158,7 +158,7 @@ def open_store(
         if decoded:
             _check_space(listing, indices, short_side, work)
         images = _decoded(listing, indices, short_side, allow_broken)
-        _write(listing, indices, images, decoded, work, report)
+        _write(listing, indices, images, decoded, work, on_progress)
 
     settings = depends_on or {"resize": short_side}
     folder = cache_dir / store_key(listing, indices, settings, decoded)
@@ -248,7 +248,7 @@ def _write(
     images: Iterator[Decoded],
     keep: bool,
     work: Path,
-    report: OnProgress,
+    on_progress: OnProgress,
 ) -> None:
     digest = hashlib.sha256()
     rows: list[tuple[int, int, int]] = []
@@ -264,7 +264,7 @@ def _write(
             if pixels is not None and keep:
                 rows.append((offset, *pixels.shape[:2]))
                 offset += file.write(pixels.tobytes())
-            report(done + 1, len(indices))
+            on_progress(done + 1, len(indices))
         file.flush()
         os.fsync(file.fileno())
     np.save(work / "index.npy", np.array(rows, dtype=np.int64))

@@ -40,7 +40,7 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
         allow_broken=config.allow_missing,
         decoded=config.cache == "on",
         depends_on=protocol.cache_key("images"),
-        report=_reporter("decoding", benchmark, listener),
+        on_progress=_progress_events("decoding", benchmark, listener),
     )
     _check_classes(benchmark, part, store)
     crops = CropSettings(
@@ -80,7 +80,7 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
         folder,
         lambda: open_images(benchmark, part, listener),
         build_encoder,
-        _reporter("encoding", benchmark, listener),
+        _progress_events("encoding", benchmark, listener),
     )
 
 
@@ -97,7 +97,9 @@ def _encode(job: tuple[RunConfig, str], device: str, listener: Listener) -> None
     open_features_of(build(alone), part, listener)
 
 
-def _reporter(action: str, benchmark: Benchmark, listener: Listener) -> Callable[[int, int], None]:
+def _progress_events(
+    action: str, benchmark: Benchmark, listener: Listener
+) -> Callable[[int, int], None]:
     return lambda done, total: listener(
         Prepared(dataset=benchmark.dataset_label, action=action, done=done, total=total)
     )

@@ -109,7 +109,7 @@ def measure_stages(
     config: RunConfig,
     folds: int = 1,
     test: bool = False,
-    keep: str = "",
+    kept_part: str = "",
     listener: Listener = ignore,
 ) -> StageTable:
     """Train the published parameters and measure every stage of the models, each part apart.
@@ -120,12 +120,12 @@ def measure_stages(
     Args:
         folds: so many of them.
         test: measure the test classes, too, which the ledger notes of each model.
-        keep: part whose embeddings are wanted.
+        kept_part: part whose embeddings are wanted.
     """
     parts = PARTS if test else PARTS[:2]
-    if keep and keep not in parts:
-        advice = "it needs --test" if keep == "test" else f"there are {', '.join(PARTS)}"
-        raise HarnessError(f"no classes called '{keep}' are measured: {advice}")
+    if kept_part and kept_part not in parts:
+        advice = "it needs --test" if kept_part == "test" else f"there are {', '.join(PARTS)}"
+        raise HarnessError(f"no classes called '{kept_part}' are measured: {advice}")
     config = config.updated({"runs_dir": str(Path(config.runs_dir) / GEOMETRY)})
     units, records = train(config, folds, listener, build_trainer=build_staged_trainer)
     rows: list[dict[str, Any]] = []
@@ -147,9 +147,9 @@ def measure_stages(
             place = {"method": unit.experiment.method.name, "fold": unit.fold + 1, "stage": name}
             flat = {f"{p}_{m}": values[p][m] for p in parts for m in MEASURED}
             rows.append({**place, "step": stage.step, **flat, **made})
-            if keep and unit is units[0]:
-                pictured = _proxies(unit, stage) if keep == "training" else {}
-                views.append(StageView(name, seen[keep], values[keep], **pictured))
+            if kept_part and unit is units[0]:
+                pictured = _proxies(unit, stage) if kept_part == "training" else {}
+                views.append(StageView(name, seen[kept_part], values[kept_part], **pictured))
     return _written(units, pd.DataFrame(rows), parts, views)
 
 

@@ -62,9 +62,9 @@ class TestEmbeddings:
             embedding[query], labels[query], embedding[~query], labels[~query], metrics
         )
 
-    def scores(self, more: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+    def scores(self, extra_metrics: Sequence[str] = ()) -> dict[str, dict[str, float]]:
         """Embedding -> metric -> mean over models."""
-        metrics = tuple(dict.fromkeys((*METRICS, *more)))
+        metrics = tuple(dict.fromkeys((*METRICS, *extra_metrics)))
         return {
             embedding: _mean([self.evaluate(model, metrics).values for model in models])
             for embedding, models in self.embeddings.items()
@@ -88,13 +88,13 @@ def describe_test(
     )
 
 
-def score(test: TestEmbeddings, more: Sequence[str] = ()) -> dict[str, Any]:
+def score(test: TestEmbeddings, extra_metrics: Sequence[str] = ()) -> dict[str, Any]:
     """Every field of a TestRecord that comes from embeddings.
 
     Args:
-        more: metrics, beside those of every test.
+        extra_metrics: measured, beside those of every test.
     """
-    metrics = tuple(dict.fromkeys((*METRICS, *more)))
+    metrics = tuple(dict.fromkeys((*METRICS, *extra_metrics)))
     scores = {
         embedding: [test.evaluate(model, metrics) for model in models]
         for embedding, models in test.embeddings.items()

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from harness.config import RunConfig
 from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment, check_validated
-from harness.loss_file import absolute, keep
+from harness.loss_file import absolute, keep_sources
 from harness.model.build import check_method
 from harness.records.layout import CONFIG
 from harness.records.records import FoldRecord
@@ -120,7 +120,7 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> OpenedStudy:
     # A loss file is found again from whatever folder the next command is given in.
     found = config.updated({"loss": absolute(config.loss)})
     write_text(study.folder / CONFIG, found.to_yaml())
-    keep(config.loss, study.folder)
+    keep_sources(config.loss, study.folder)
     return OpenedStudy(study, opened)
 
 

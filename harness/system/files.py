@@ -87,13 +87,13 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def sweep(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what a writer that was killed left behind; only for who holds the folder's lock."""
     for path in folder.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
-def sweep_old(folder: Path) -> None:
+def remove_old_leftovers(folder: Path) -> None:
     """The same below a folder that others write to: only what nobody can still be writing."""
     for path in folder.rglob(f".*{UNFINISHED}"):
         with suppress(FileNotFoundError):

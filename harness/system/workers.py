@@ -125,7 +125,7 @@ class _Crew:
         # Without a lock, which a killed process would keep.
         self.stop: Any = self.context.RawValue("b", 0)
         self.processes: list[BaseProcess] = []
-        self.reports: dict[Connection, int] = {}
+        self.pipes: dict[Connection, int] = {}
         self.lost: Counter[int] = Counter()  # devices in a row, by number of the worker
 
     def run(self, count: int) -> None:
@@ -133,10 +133,10 @@ class _Crew:
             self._start(number)
         try:
             with _asking_first(self._ask):
-                while self.reports:
-                    for report in wait(list(self.reports)):
-                        assert isinstance(report, Connection)
-                        self._hear(report)
+                while self.pipes:
+                    for pipe in wait(list(self.pipes)):
+                        assert isinstance(pipe, Connection)
+                        self._hear(pipe)
         except BaseException:
             for process in self.processes:
                 process.terminate()
@@ -172,21 +172,21 @@ class _Crew:
             process.start()
         theirs.close()
         self.processes.append(process)
-        self.reports[ours] = number
+        self.pipes[ours] = number
 
     def _ask(self) -> None:
         self.stop.value = 1
         self.listener(Stopping())
 
-    def _hear(self, report: Connection) -> None:
+    def _hear(self, pipe: Connection) -> None:
         """Pass an event on, or raise what ended a worker."""
         try:
-            event = report.recv()
+            event = pipe.recv()
         except EOFError:  # it has ended
-            del self.reports[report]
+            del self.pipes[pipe]
             return
         if isinstance(event, DeviceLost):
-            self._replace(self.reports[report], event)
+            self._replace(self.pipes[pipe], event)
         elif isinstance(event, BaseException):
             raise event
         else:
@@ -208,7 +208,7 @@ def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None
         stop.set()
         listener(Stopping())
 
-    def report(event: Event) -> None:
+    def tell(event: Event) -> None:
         listener(event)
         if stop.is_set():
             raise KeyboardInterrupt
@@ -216,7 +216,7 @@ def _run_here(target: Target, job: Any, device: str, listener: Listener) -> None
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # else the first card would hold a context, too
     with _asking_first(ask), naming_disk_trouble(), naming_trouble():
-        target(job, device, report)
+        target(job, device, tell)
 
 
 def _asking_first(ask: Callable[[], None]) -> AbstractContextManager[None]:
@@ -276,10 +276,10 @@ def _own_card(device: str) -> str:
     return device
 
 
-def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop: Any) -> None:
-    def report(event: Event) -> None:
+def _work(number: int, target: Target, job: Any, device: str, pipe: Any, stop: Any) -> None:
+    def tell(event: Event) -> None:
         try:
-            reports.send(replace(event, worker=number + 1))
+            pipe.send(replace(event, worker=number + 1))
         except OSError:
             raise _Orphaned from None
         if stop.value:
@@ -287,12 +287,12 @@ def _work(number: int, target: Target, job: Any, device: str, reports: Any, stop
 
     try:
         with naming_disk_trouble(), naming_trouble():
-            target(job, _own_card(device), report)
+            target(job, _own_card(device), tell)
     except HarnessError as error:
-        reports.send(error)
+        pipe.send(error)
     except KeyboardInterrupt:
         pass  # the parent was interrupted, and says so
     except _Orphaned:
         raise SystemExit(1) from None
     except Exception:
-        reports.send(RuntimeError(f"worker {number}:\n{traceback.format_exc()}"))
+        pipe.send(RuntimeError(f"worker {number}:\n{traceback.format_exc()}"))

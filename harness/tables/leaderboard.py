@@ -23,7 +23,7 @@ from harness.records.ledger import read_ledger
 from harness.records.provenance import commit_of, versions_of
 from harness.records.records import FoldFacts
 from harness.records.rows import Row, Searches, label_of, read_searches, run_of, setting
-from harness.system.files import sweep_old, write_text
+from harness.system.files import remove_old_leftovers, write_text
 from harness.tables.columns import (
     BEST,
     COUNTS,
@@ -103,7 +103,7 @@ def write(board: Leaderboard) -> list[Path]:
         COLUMNS: describe_columns(board.frame),
     }
     with FileLock(table_lock(board.folder)):
-        sweep_old(board.folder)
+        remove_old_leftovers(board.folder)
         for name, text in texts.items():
             write_text(board.folder / name, text)
     return [board.folder / name for name in texts]

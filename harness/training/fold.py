@@ -35,7 +35,13 @@ from harness.records.provenance import provenance
 from harness.records.records import Compute, FoldRecord, RecordError
 from harness.system.cards import describe
 from harness.system.device import cpu_threads, device_name
-from harness.system.files import is_disk_trouble, make_folder, set_aside, sweep, write_text
+from harness.system.files import (
+    is_disk_trouble,
+    make_folder,
+    remove_leftovers,
+    set_aside,
+    write_text,
+)
 from harness.system.precision import own_defaults, training_precision
 from harness.system.progress import Listener, Validated
 from harness.system.repeating import repeating
@@ -136,7 +142,7 @@ def _finished(
     folder = unit.folder
     make_folder(folder)
     with FileLock(folder / LOCK, timeout=-1 if wait else 0):
-        sweep(folder)
+        remove_leftovers(folder)
         found = _find(unit, keep_weights)
         if found is not None:
             return found

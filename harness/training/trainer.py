@@ -136,14 +136,14 @@ class Trainer:
         self,
         checkpoint: Path,
         seed: int,
-        report: Callable[[Progress], None] = lambda progress: None,
+        on_validation: Callable[[Progress], None] = lambda progress: None,
     ) -> Fit:
         """Train until patience, epochs or steps run out; then the model holds its best weights.
 
         Args:
             checkpoint: written at validations; if it is there, training goes on from it.
             seed: of the global generators, which only the loss may draw from.
-            report: called after every validation.
+            on_validation: called after every validation.
         """
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -157,7 +157,7 @@ class Trainer:
             if stopped_by is None:
                 # Labels count the classes of the batches; the loss is looked at when validating.
                 with values_are_checked():
-                    stopped_by = self._run(checkpoint, report)
+                    stopped_by = self._run(checkpoint, on_validation)
         if self.protocol.select == "test":
             self.last_weights = self._weights()
         self.model.load_state_dict(self.best_weights)
@@ -175,7 +175,7 @@ class Trainer:
             hook=self.hook.facts(),
         )
 
-    def _run(self, checkpoint: Path, report: Callable[[Progress], None]) -> str:
+    def _run(self, checkpoint: Path, on_validation: Callable[[Progress], None]) -> str:
         self._train_mode()
         steps = range(self.step, self.plan.last)
         total = torch.zeros((), device=self.device)
@@ -202,7 +202,7 @@ class Trainer:
             if now >= self.next_checkpoint:
                 self._save(checkpoint)
             try:
-                report(self.progress)
+                on_validation(self.progress)
             except KeyboardInterrupt:  # asked to stop: nothing up to here is lost
                 self._save(checkpoint)
                 raise

@@ -186,7 +186,7 @@ def test_a_fold_that_was_cut_goes_on_bit_by_bit(
     whole, cut, resumed = (unit.build_trainer(torch.device("cpu")) for _ in range(3))
     expected = whole.fit(tmp_path / "whole.pt", seed=1)
     with pytest.raises(Stop):
-        cut.fit(tmp_path / "cut.pt", seed=1, report=stop)
+        cut.fit(tmp_path / "cut.pt", seed=1, on_validation=stop)
     assert resumed.fit(tmp_path / "cut.pt", seed=1).history == expected.history
     ends = [torch.load(tmp_path / f"{name}.pt", weights_only=False) for name in ("whole", "cut")]
     assert all(torch.equal(one, ends[1]["model"][name]) for name, one in ends[0]["model"].items())

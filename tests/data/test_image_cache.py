@@ -37,7 +37,7 @@ def test_an_interrupted_build_leaves_nothing_behind(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        open_store(uneven_listing, range(8), 32, tmp_path / "cache", report=stop)
+        open_store(uneven_listing, range(8), 32, tmp_path / "cache", on_progress=stop)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
     assert open_store(uneven_listing, range(8), 32, tmp_path / "cache").image(7).shape == (
         32,
@@ -151,7 +151,7 @@ def test_a_disk_that_becomes_full_is_said_plainly_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(HarnessError, match="the disk became full"):
-        open_store(uneven_listing, range(8), 32, tmp_path / "cache", report=full)
+        open_store(uneven_listing, range(8), 32, tmp_path / "cache", on_progress=full)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
@@ -177,7 +177,7 @@ def test_the_rest_of_a_killed_build_is_cleared_away(
 def open_in_process(root: Path, cache: Path, counts: Any) -> None:
     listing = folder.list_images(root)
     seen: list[int] = []
-    open_store(listing, range(8), 32, cache, report=lambda done, total: seen.append(done))
+    open_store(listing, range(8), 32, cache, on_progress=lambda done, total: seen.append(done))
     counts.put(len(seen))
 
 

@@ -132,7 +132,7 @@ def test_a_resumed_run_is_bit_identical_there_too(
         whole = trainer(scores)
         expected = whole.fit(tmp_path / "whole.pt", seed=5)
         with pytest.raises(Stop):
-            trainer(scores[:3]).fit(tmp_path / "cut.pt", seed=5, report=stop)
+            trainer(scores[:3]).fit(tmp_path / "cut.pt", seed=5, on_validation=stop)
         gpu.generator.manual_seed(99)
         resumed = trainer(scores[3:])
         found = resumed.fit(tmp_path / "cut.pt", seed=5)

@@ -113,7 +113,7 @@ def test_a_method_without_stages_has_one(ccp: RunConfig) -> None:
 
 def test_proxies_of_training_classes_are_pictured(ccp: RunConfig) -> None:
     flat = ccp.updated({"protocol": f"{ccp.protocol}+embedding_size=2"})
-    views = measure_stages(flat, keep="training").views
+    views = measure_stages(flat, kept_part="training").views
     figure = draw_stages(views)
     before, first = figure.axes[:2]
     # Six classes of five images each, then the proxies trained and those picked next.

@@ -34,7 +34,7 @@ def test_damaged_images_in_the_cache_are_decoded_again(
 ) -> None:
     listing, cache = folder.list_images(pictures), tmp_path_factory.getbasetemp() / "fuzz_pixels"
     shutil.rmtree(cache, ignore_errors=True)
-    intact = open_store(listing, range(4), 8, cache, report=lambda done, total: None)
+    intact = open_store(listing, range(4), 8, cache, on_progress=lambda done, total: None)
     (place,) = (path for path in cache.iterdir() if path.is_dir())
     expected = [intact.image(i).copy() for i in range(4)]
     _damage(data, place, "meta.json", "index.npy")

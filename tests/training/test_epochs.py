@@ -46,7 +46,7 @@ def rates(trainer: Trainer) -> list[float]:
 def fit(trainer: Trainer, place: Path, seen: Callable[[], Any] = lambda: None) -> tuple[Fit, list]:
     """How it went, and what was seen at the end of every epoch."""
     found: list[Any] = []
-    done = trainer.fit(place / "c.pt", seed=0, report=lambda progress: found.append(seen()))
+    done = trainer.fit(place / "c.pt", seed=0, on_validation=lambda progress: found.append(seen()))
     return done, found
 
 
@@ -144,7 +144,7 @@ def test_a_resumed_run_is_bit_identical_with_its_schedule(
             raise Stop
 
     with pytest.raises(Stop):
-        make_trainer(scores[:cut], **fields).fit(tmp_path / "cut.pt", seed=5, report=stop)
+        make_trainer(scores[:cut], **fields).fit(tmp_path / "cut.pt", seed=5, on_validation=stop)
     resumed = make_trainer(scores[cut:], **fields)
     done = resumed.fit(tmp_path / "cut.pt", seed=5)
     assert (done.history, done.drops) == (expected.history, expected.drops)
@@ -165,7 +165,7 @@ def test_a_run_is_resumed_from_an_epoch_that_was_not_validated(
             raise Stop
 
     with pytest.raises(Stop):
-        make_trainer(**fields).fit(tmp_path / "cut.pt", seed=5, report=stop)
+        make_trainer(**fields).fit(tmp_path / "cut.pt", seed=5, on_validation=stop)
     assert make_trainer(**fields).fit(tmp_path / "cut.pt", seed=5).history == expected.history
 
 

@@ -106,7 +106,9 @@ def test_the_model_ends_with_its_best_weights(make_trainer: MakeTrainer, tmp_pat
     trainer = make_trainer([0.5, 0.1], max_steps=4, validate_every=2)
     seen: list[dict[str, Tensor]] = []
     trainer.fit(
-        tmp_path / "c.pt", seed=0, report=lambda progress: seen.append(weights(trainer.model))
+        tmp_path / "c.pt",
+        seed=0,
+        on_validation=lambda progress: seen.append(weights(trainer.model)),
     )
     assert same(weights(trainer.model), seen[0])
     assert not same(seen[0], seen[1])
@@ -132,7 +134,7 @@ def test_a_resumed_run_is_bit_identical(
             raise Stop
 
     with pytest.raises(Stop):
-        make_trainer(scores[:3], **settings).fit(tmp_path / "cut.pt", seed=5, report=stop)
+        make_trainer(scores[:3], **settings).fit(tmp_path / "cut.pt", seed=5, on_validation=stop)
     torch.manual_seed(99)
     np.random.seed(99)
     resumed = make_trainer(scores[3:], **settings)
@@ -162,7 +164,7 @@ def test_a_run_that_starts_with_its_base_alone_resumes_as_the_same_run(
             raise Stop
 
     with pytest.raises(Stop):
-        trainer(scores[: cut // 2]).fit(tmp_path / "cut.pt", seed=5, report=stop)
+        trainer(scores[: cut // 2]).fit(tmp_path / "cut.pt", seed=5, on_validation=stop)
     resumed = trainer(scores[cut // 2 :])
     assert resumed.fit(tmp_path / "cut.pt", seed=5).history == expected.history
     assert same(weights(resumed.loss), weights(whole.loss))
@@ -194,7 +196,7 @@ def test_a_loss_that_draws_at_random_goes_on_with_its_stream(
     def fit(name: str, report: Callable[[Any], None] = lambda progress: None) -> Any:
         trainer = make_trainer(max_steps=8, validate_every=2)
         trainer.loss = Drawing()
-        return trainer.fit(tmp_path / name, seed=5, report=report)
+        return trainer.fit(tmp_path / name, seed=5, on_validation=report)
 
     whole = fit("whole.pt")
     with pytest.raises(Stop):
@@ -250,7 +252,7 @@ def test_the_trunk_and_its_statistics_stay_as_they_are_during_warm_up(
         freeze_batchnorm=freeze_batchnorm,
     )
     before = weights(trainer.model.trunk)
-    trainer.fit(tmp_path / "c.pt", seed=0, report=see)
+    trainer.fit(tmp_path / "c.pt", seed=0, on_validation=see)
     assert [step for step, _, _ in seen] == [1, 2, 3]
     assert same(seen[0][1], before) and same(seen[1][1], before)
     assert not same(seen[0][2], seen[1][2])  # the head trains from the start
@@ -289,7 +291,7 @@ def test_a_run_cut_before_at_or_after_the_end_of_warm_up_goes_on_as_if_it_had_no
     whole = make_trainer(scores, **settings)
     expected = whole.fit(tmp_path / "whole.pt", seed=5)
     with pytest.raises(Stop):
-        make_trainer(scores, **settings).fit(tmp_path / "cut.pt", seed=5, report=stop)
+        make_trainer(scores, **settings).fit(tmp_path / "cut.pt", seed=5, on_validation=stop)
     resumed = make_trainer(scores[cut // 2 :], **settings)
     assert resumed.fit(tmp_path / "cut.pt", seed=5).history == expected.history
     last, first = (torch.load(tmp_path / f"{n}.pt", weights_only=False) for n in ("whole", "cut"))
@@ -435,6 +437,6 @@ def test_a_run_that_is_asked_to_stop_keeps_all_it_has_done(
 
     trainer = make_trainer(max_steps=12, validate_every=2)
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(tmp_path / "c.pt", seed=0, report=stop)
+        trainer.fit(tmp_path / "c.pt", seed=0, on_validation=stop)
     kept = torch.load(tmp_path / "c.pt", weights_only=False)
     assert kept["progress"]["step"] == 6
