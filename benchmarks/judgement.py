@@ -240,13 +240,9 @@ def main() -> None:
         print(f"  false claims {pair:.1%} per pair, {table:.1%} of tables with any after Holm")
     for name, reproductions in REPRODUCTIONS.items():
         rates = error_rates(tables, components, reproductions)
-        print(
-            f"judgement, 3 searches, reproductions {name}: false claims {rates.pair:.1%} per pair,"
-        )
-        print(f"  {rates.planned:.1%} of planned families,")
-        print(
-            f"  {rates.others:.1%} of the other families, {rates.table:.1%} of tables in any family"
-        )
+        print(f"judgement, 3 searches, reproductions {name}:")
+        print(f"  false claims {rates.pair:.1%} per pair, {rates.table:.1%} of tables with any")
+        print(f"  {rates.planned:.1%} of planned families, {rates.others:.1%} of other families")
         for effect in (0.5, 1.0, 2.0):
             planned, other = power(tables // 4, components, reproductions, effect)
             print(f"  power for {effect} points: {planned:.2f} planned, {other:.2f} other pairs")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.judgement.answers import FIRST_SEARCHES
 from harness.judgement.judge import find_rows
 from harness.judgement.judged import (
     Answer,
@@ -17,7 +17,6 @@ from harness.judgement.judged import (
     JudgedRow,
     JudgedTable,
     Judgement,
-    Reason,
     Scope,
 )
 from harness.judgement.ranks import grouped, rank, rankable
@@ -34,14 +33,11 @@ from harness.judgement.words import (
     sentence,
     short_answer,
     signed,
-    spell_time,
 )
 from harness.metrics.names import title_of
-from harness.plain_text import counted, markdown_cell, markdown_code, markdown_text, one_line
-from harness.records.layout import spec_of_label
+from harness.plain_text import counted, markdown_cell, markdown_code, markdown_text
+from harness.verdicts.commands import steps_for
 from harness.verdicts.gains import Gain, gains
-
-SEARCHES = 3  # that measure search noise
 
 HOW_TO_READ = (
     "All differences are points of MAP@R of the concatenated embeddings, on classes that no search "
@@ -99,7 +95,7 @@ def method_text(rows: Sequence[tuple[JudgedTable, JudgedRow]]) -> str:
         notes = row_notes(row)
         parts += [[_item(f"Notes on {row.name}: {'; '.join(notes)}.")] if notes else []]
         parts += [_pairs_table(table, pairs, of_one_row=True)] if pairs else []
-        parts += _commands(table, [row])
+        parts += [_commands(table, [row])]
     parts += _ranks([table for table, _ in rows])
     return _joined(parts)
 
@@ -143,7 +139,7 @@ def _scope(tables: Sequence[JudgedTable]) -> str:
         every = "All" if scopes <= {Scope.ONE_SEARCH, Scope.FIXED} else "Some"
         return (
             f"{every} answers rest on one search for each method, so a difference may still be due "
-            f"to a lucky search; searches with --searches {SEARCHES} would measure that."
+            f"to a lucky search; searches with --searches {FIRST_SEARCHES} would measure that."
         )
     return "The answers account for search noise where methods were searched."
 
@@ -163,7 +159,7 @@ def _table(table: JudgedTable, left: Sequence[Gain]) -> list[list[str]]:
         _notes(table, planned),
         _section("### What is left of the papers' gains", _gains(left)),
         _section("### Remarks", _remarks(table)),
-        *_commands(table, table.trained_rows),
+        _commands(table, table.trained_rows),
     ]
 
 
@@ -288,59 +284,9 @@ def _remarks(table: JudgedTable) -> list[str]:
     return [_item(line) for line in said if line]
 
 
-def _commands(table: JudgedTable, rows: Sequence[JudgedRow]) -> list[list[str]]:
-    """Commands that would decide what is not decided, each with the time that it takes."""
-    names = {row.name for row in rows}
-    where = ["--dataset", spec_of_label(table.dataset), "--protocol", table.protocol]
-    where += ["--trunk", table.trunk]
-    where += ["--allow-missing"] if any(row.missing_images for row in table.rows) else []
-    seconds = [row.search_seconds for row in table.rows if row.search_seconds]
-    typical = sum(seconds) / len(seconds) if seconds else None
-    lines: list[str] = []
-
-    def add(what: str, methods: Sequence[str], flags: Sequence[str], cost: float | None) -> None:
-        time = f", about {spell_time(cost)} of training" if cost else ""
-        lines.append(f"# {what}{time}")
-        for command in ("search", "eval"):
-            extra = flags if command == "search" else []
-            words = ["harness", command, "--loss", *methods, *where, *extra]
-            lines.append(one_line(shlex.join(words)))
-
-    absent = list(dict.fromkeys(rival for name, rival in table.missing if name in names))
-    if absent:
-        cost = None if typical is None else typical * len(absent)
-        add("Search rivals without a row", absent, [], cost)
-    short = [row for row in rows if row.trials is not None and row.trials < (row.asked or 0)]
-    open_rows = {
-        name
-        for pair in table.pairs
-        if pair.reason is Reason.UNDER_BUDGET
-        for name in (pair.method, pair.rival)
-    }
-    for row in (row for row in short if row.name in open_rows and row.trials):
-        assert row.asked is not None and row.trials is not None
-        missing = (row.search_seconds or 0) * (row.asked - row.trials) / row.trials
-        add(f"Finish the search of {row.name}", [row.method], ["--trials", str(row.asked)], missing)
-    single = [row for row in rows if row.searches == 1]
-    if single:
-        known = [row.search_seconds or typical or 0 for row in single]
-        cost = (SEARCHES - 1) * sum(known)
-        flags = ["--searches", str(SEARCHES)]
-        add("Measure search noise", [row.method for row in single], flags, cost)
-    fixed = [
-        row
-        for row in rows
-        if not row.searches
-        and any(
-            pair.reason is Reason.FEW_RUNS and row.name in (pair.method, pair.rival)
-            for pair in table.pairs
-        )
-    ]
-    for row in fixed:
-        lines += ["# Repeat with more seeds", one_line(f"{row.command} --reproductions 5")]
-    if not lines:
-        return []
-    return [["### What would decide the rest", "", "```", *lines, "```"]]
+def _commands(table: JudgedTable, rows: Sequence[JudgedRow]) -> list[str]:
+    lines = [line for step in steps_for(table, rows) for line in step.lines]
+    return _section("### What would decide the rest", ["```", *lines, "```"] if lines else [])
 
 
 def _conclusion_of(table: JudgedTable, row: JudgedRow) -> str:

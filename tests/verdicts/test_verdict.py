@@ -90,9 +90,10 @@ def test_a_short_search_is_told_how_to_finish(tmp_path: Path) -> None:
 
 def test_fixed_parameters_with_few_seeds_are_repeated_by_their_own_command(tmp_path: Path) -> None:
     record = make_record()
+    command = "harness eval --loss ccp --reproductions 1 --set params.x=2"
     changes: dict[str, Any] = {
         "search": {**record.search, "trials": 0},
-        "provenance": {**record.provenance, "command": "harness eval --loss ccp --set params.x=2"},
+        "provenance": {**record.provenance, "command": command},
     }
     put_scores(tmp_path, "c2", scores_around(0.25))
     put_scores(tmp_path, "ccp-c2", [0.28], **changes)
