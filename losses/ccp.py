@@ -40,6 +40,7 @@ from harness.losses.method import (
     Space,
     declared_params,
 )
+from harness.losses.shown_facts import INSTANCES
 
 logger = logging.getLogger(__name__)
 
@@ -335,7 +336,7 @@ class AlternatingProjections(Hook):
 
     def facts(self) -> dict[str, Any]:
         return {
-            "instances": self.instance + 1,
+            INSTANCES.name: self.instance + 1,
             **({"start": self.start} if self.start else {}),
             "events": {"new proxies": self.renewed},
         }

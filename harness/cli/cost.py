@@ -8,7 +8,7 @@ import typer
 
 from harness.cli.display import say
 from harness.cli.options import Given, Verbose, progress, takes_config
-from harness.cli.printed_table import print_table
+from harness.cli.printed_table import print_columns
 
 
 @takes_config("cost")
@@ -24,11 +24,9 @@ def cost(
 
     $ harness cost --loss c2 ccp-c2 proxygml --dataset glyphs
     """
-    from harness.sweeping.cost import NOTES, measure_costs, shown
+    from harness.sweeping.cost import measure_costs
 
     with progress(verbose) as listener:
         costs = measure_costs(given.losses, given.values, folds, listener)
-    print_table(shown(costs.frame), costs.title)
-    for note in NOTES:
-        say(note)
+    print_columns(costs.table)
     say(f"files: {', '.join(map(str, costs.files))}")

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.leaderboard import Published, show_tables
+from harness.cli.leaderboard import Columns, Published, show_tables
 from harness.cli.options import (
+    Against,
     Given,
     Verbose,
     next_command,
@@ -16,6 +17,7 @@ from harness.cli.options import (
     split_metrics,
     takes_config,
 )
+from harness.cli.printed_table import named_columns
 from harness.errors import HarnessError
 
 Metrics = Annotated[
@@ -40,6 +42,8 @@ def evaluate(
     metrics: Metrics = None,
     single_512: Single = False,
     published: Published = False,
+    columns: Columns = None,
+    against: Against = None,
     verbose: Verbose = False,
 ) -> None:
     """Train the best hyper-parameters with new seeds, score the test classes, write the tables.
@@ -61,7 +65,7 @@ def evaluate(
         from harness.evaluation.reproductions import evaluate as run_evaluation
 
         done = run_evaluation(losses, given.values, listener, parse_metrics(wanted), single_512)
-    show_tables(done.tables, given.results, published)
+    show_tables(done.tables, given.results, published, named_columns(columns), against)
     command = next_command("report", values=given.values, keys=("results_dir", "runs_dir"))
     say(f"a page about all of it: {command} (with --pictures: images, too)")
     if done.problems:

@@ -9,7 +9,7 @@ import typer
 
 from harness.cli.display import say
 from harness.cli.options import Given, Verbose, check_output, progress, takes_config
-from harness.cli.printed_table import print_table
+from harness.cli.printed_table import print_columns
 
 
 @takes_config("geometry")
@@ -48,15 +48,14 @@ def geometry(
         from harness.report.figures import FORMATS
 
         check_output(picture, *FORMATS, flag="--picture")
-    from harness.evaluation.geometry import NOTE, measure_stages, shown
+    from harness.evaluation.geometry import measure_stages
 
     configs = given.configs
     for one in configs:
         with progress(verbose) as listener:
             kept_part = of if picture is not None else ""
             table = measure_stages(one, folds, test, kept_part, listener)
-        print_table(shown(table.frame), table.title)
-        say(NOTE)
+        print_columns(table.table)
         say(f"files: {', '.join(map(str, table.files))}")
         if picture is not None:
             from harness.report.figures import save

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Given, takes_config
-from harness.cli.printed_table import print_table
+from harness.cli.options import Against, Given, takes_config
+from harness.cli.printed_table import named_columns, print_columns, print_table
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -21,24 +21,34 @@ if TYPE_CHECKING:
 
     from harness.tables.leaderboard import Leaderboard
 
-# A terminal that is narrower than the whole table gets these columns of it.
-NARROW = ("rank", "method", "MAP@R", "P@1", "n")
-
-
 Published = Annotated[
     bool, typer.Option("--published", help="Also show the numbers that papers report.")
 ]
 
 
+Columns = Annotated[
+    str | None,
+    typer.Option(help="Columns of the CSV file to print, separated by commas, or all."),
+]
+
+
 @takes_config("leaderboard")
-def leaderboard(given: Given, published: Published = False) -> None:
+def leaderboard(
+    given: Given,
+    published: Published = False,
+    columns: Columns = None,
+    against: Against = None,
+) -> None:
     """Write and print every table in --results-dir from its records.
 
-    Opens no images and trains nothing.
+    Opens no images and trains nothing. Prints your rows among the stored ones; the files contain
+    your rows only, unless --against is given.
 
     $ harness leaderboard
 
     $ harness leaderboard --results-dir their/results --published
+
+    $ harness leaderboard --columns method,map_at_r_separated,trials
     """
     from harness.records.layout import find_tables
 
@@ -49,11 +59,16 @@ def leaderboard(given: Given, published: Published = False) -> None:
             f"no records in {results}: they lie in PROTOCOL/DATASET-TRUNK/records there\n"
             "  `harness eval` writes them; --results-dir says where they are"
         )
-    show_tables(tables, results, published)
+    show_tables(tables, results, published, named_columns(columns), against)
 
 
 def show_tables(
-    tables: Iterable[Path], results: Path, published: bool = False, problems: Iterable[str] = ()
+    tables: Iterable[Path],
+    results: Path,
+    published: bool = False,
+    columns: Sequence[str] = (),
+    against: str | None = None,
+    problems: Iterable[str] = (),
 ) -> None:
     """Write and print tables, then everything that could not enter them."""
     from harness.records.published import find_folder
@@ -62,12 +77,12 @@ def show_tables(
     numbers = find_folder(results) if published else None
     problems = list(problems)
     for folder in tables:
-        board = build(folder)
+        board = build(folder, against)
         problems.extend(board.problems)
         if len(board.frame):
             with showing_closed(problems, board.folder):
                 write(board)
-            _print_board(board)
+            _print_board(board, columns)
             if numbers is not None:
                 _print_beside(folder, numbers, problems)
     for problem in problems:
@@ -85,24 +100,23 @@ def showing_closed(problems: list[str], folder: Path) -> Iterator[None]:
         problems.append(f"{folder}: its files are left as they are ({error.strerror})")
 
 
-def _print_board(board: Leaderboard) -> None:
+def _print_board(board: Leaderboard, columns: Sequence[str]) -> None:
     from harness.records.layout import COLUMNS, CSV, LATEX, MARKDOWN
-    from harness.tables.rendering import heading, notes_on, on_demand, shown
+    from harness.tables.column import View
+    from harness.tables.leaderboard import measured_on_demand
 
-    rows, more = shown(board.frame), on_demand(board.frame)
-    print_table(rows.drop(columns=more), heading(board.frame), NARROW)
-    if more:
-        print_table(rows[["method", *more]], "measured on demand")
-    for note in notes_on(board.frame):
-        say(note)
-    print_selection(board.frame)
+    table = board.table(whole=True)
+    print_columns(table, columns)
+    if not columns and (more := measured_on_demand(board.frame)):
+        print_table(board.table().texts(View.TERMINAL, ["method", *more]), "Measured on demand")
+    print_selection(table.frame)
     say(f"files in {board.folder}: {', '.join((CSV, MARKDOWN, LATEX, COLUMNS))}\n")
 
 
 def print_selection(frame: pd.DataFrame) -> None:
     """Does validation choose what tests best? The methods of a table by both."""
     from harness.judgement.selection import scatter, selection_in
-    from harness.tables.columns import validation_title
+    from harness.tables.leaderboard import validation_title
 
     if selection := selection_in(frame):
         across = f"Validation {validation_title(frame)} (across)"
@@ -116,14 +130,14 @@ def _print_beside(table: Path, numbers: Path, problems: list[str]) -> None:
     from harness.registry import settings_of
     from harness.system.files import write_text
     from harness.tables.beside_published import beside
-    from harness.tables.rendering import beside_shown, to_csv
+    from harness.tables.rendering import to_csv
 
     found = beside(table, numbers, settings_of)
     if len(found.rows):
         path = table / BESIDE_PUBLISHED
         with showing_closed(problems, table):
             write_text(path, to_csv(found.rows))
-        print_table(beside_shown(found.rows), "Ours and published, in percent")
+        print_columns(found.table)
         say("± of the difference: of ours and theirs together, or of ours if they give none.")
         say(f"file: {path}\n")
     for reason in found.differences:

@@ -34,6 +34,14 @@ Verbose = Annotated[
     typer.Option("--verbose", "-v", help="Print every validation.", rich_help_panel=OUTPUT),
 ]
 
+Against = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder of further results to compare with, or none. "
+        "Default: the results that come with the package."
+    ),
+]
+
 # Flags for fields of the protocol: name of the field -> type and what a config key declares.
 PROTOCOL_FLAGS: Mapping[str, tuple[type, Key]] = {
     "trunk_lr": (

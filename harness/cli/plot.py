@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Given, check_output, rows_named, takes_config
+from harness.cli.options import Against, Given, check_output, rows_named, takes_config
 from harness.errors import HarnessError, unknown
 
 MOONS = "moons"
@@ -40,6 +40,7 @@ def plot(
         int, typer.Option(help="Width of the figure in columns of a paper: 1 or 2.")
     ] = 1,
     serif: Annotated[bool, typer.Option("--serif", help="Use a font with serifs.")] = False,
+    against: Against = None,
 ) -> None:
     """Draw a figure of one table as vector graphics, readable in greyscale.
 
@@ -65,7 +66,7 @@ def plot(
         return
     if embedding not in EMBEDDINGS:
         raise unknown("embedding", embedding, EMBEDDINGS)
-    table = read_table(given.table)
+    table = read_table(given.table, against)
     if table is None:
         raise HarnessError(f"no record in {given.table} can be used")
     methods = rows_named(method, table.methods)

@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.cli.display import plain_console
+from harness.cli.display import plain_console, say
 from harness.plain_text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from harness.tables.column import Table
+
+LEFT = ("method", "pair", "parameters", "source", "notes")
+
+# Columns of words, which are wrapped -> the width that they keep at least.
+WRAPPED = {"method": 16, "notes": 12}
+
+WIDTH = 80  # of a table that is not printed on a terminal
+
+
+def print_columns(table: Table, names: Sequence[str] = ()) -> None:
+    """Print the columns that people see first, or others by name, and the remarks on them."""
+    from harness.tables.column import View
+
+    wanted = [column.name for column in table.columns] if names == ["all"] else names
+    print_table(table.texts(View.TERMINAL, wanted), table.title)
+    for remark in table.remarks:
+        say(remark)
+
+
+def named_columns(text: str | None) -> list[str]:
+    """What `--columns` names."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
 
 def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) -> None:
     """A table on the terminal; if it is too narrow, only columns that begin with a narrow name."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     rows = rows.astype(str).map(one_line).rename(columns=one_line)
     needed = 1 + sum(width_of(rows[column]) for column in rows.columns)
-    # A file has room for the whole table.
-    console = plain_console(width=None if sys.stdout.isatty() else max(needed, 100))
+    # A file has room for the whole table, unless words in it can be wrapped.
+    wide = WIDTH if "notes" in rows.columns else max(needed, 100)
+    console = plain_console(width=None if sys.stdout.isatty() else wide)
     if narrow and needed > console.width:
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]
     for number, block in enumerate(blocks(rows, console.width)):
         # As it stands: brackets are no markup.
-        table = Table(title=Text("" if number else one_line(title)), title_justify="left")
+        table = Table(
+            title=Text("" if number else one_line(title)), title_justify="left", box=SIMPLE_HEAD
+        )
         for column in block.columns:
-            left = column in ("method", "pair", "parameters", "source")
+            left = column in LEFT
             table.add_column(Text(column), justify="left" if left else "right", overflow="fold")
         for row in block.to_numpy():
             table.add_row(*map(Text, row))
@@ -36,7 +65,8 @@ def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) ->
 
 def width_of(column: pd.Series) -> int:
     """Letters that a column takes, with its border."""
-    return max([len(str(column.name)), *column.str.len()]) + 3
+    longest = max([len(str(column.name)), *column.str.len()])
+    return min(longest, WRAPPED.get(str(column.name), longest)) + 3
 
 
 def blocks(rows: pd.DataFrame, width: int) -> list[pd.DataFrame]:

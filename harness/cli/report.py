@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Given, check_output, rows_named, takes_config
+from harness.cli.options import Against, Given, check_output, rows_named, takes_config
 from harness.errors import HarnessError
 from harness.plain_text import counted
 
@@ -50,6 +50,7 @@ def report(
     neighbours: Annotated[int, typer.Option(help="Number of neighbours per query.")] = 8,
     pixels: Annotated[int, typer.Option(help="Longer side of a thumbnail in pixels.")] = 64,
     points: Annotated[int, typer.Option(help="Number of points in a map.")] = 600,
+    against: Against = None,
 ) -> None:
     """Write one self-contained HTML page about every table in --results-dir.
 
@@ -65,7 +66,7 @@ def report(
     from harness.report.page import read_report, render
     from harness.system.files import write_text
 
-    made = read_report(given.results, tables or [])
+    made = read_report(given.results, tables or [], against)
     if pictures:
         from harness.report.galleries import PictureSettings
 

@@ -50,15 +50,14 @@ def show(given: Given) -> None:
 
 def _print_selection(table: Path) -> None:
     from harness.records.layout import RECORDS
-    from harness.tables.leaderboard import build
-    from harness.tables.rendering import selection_note
+    from harness.tables.leaderboard import build, selection_remark
 
     if not (table / RECORDS).exists():
         return
-    frame = build(table).frame
-    if note := selection_note(frame):
-        say(f"{table}: {note}")
-        print_selection(frame)
+    board = build(table)
+    if remark := selection_remark(board.frame, board.shape):
+        say(f"{table}: {remark}")
+        print_selection(board.frame)
 
 
 def asked_for(given: Given, problems: list[str] | None = None) -> list[FoundSearch]:

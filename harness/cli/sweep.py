@@ -11,7 +11,7 @@ import typer
 from harness.cli.display import say
 from harness.cli.eval import Metrics
 from harness.cli.options import Given, Verbose, progress, split_metrics, takes_config
-from harness.cli.printed_table import print_table
+from harness.cli.printed_table import print_columns
 from harness.errors import HarnessError
 
 Over = Annotated[
@@ -87,7 +87,6 @@ def sweep(
     from harness.sweeping.axes import parse_axis, parse_variant
     from harness.sweeping.run import Sweep
     from harness.sweeping.run import sweep as run_sweep
-    from harness.tables.sweeps import heading, notes_on, shown
 
     wanted, losses = split_metrics(metrics, given.losses)
     own: dict[str, Any] = {
@@ -112,9 +111,7 @@ def sweep(
         asked = Sweep(values=given.values, test=test, seeds=seeds or 1, **own)
     with progress(verbose) as listener:
         table = run_sweep(replace(asked, max_points=max_points), listener)
-    print_table(shown(table), heading(table))
-    for note in notes_on(table):
-        say(note)
+    print_columns(table.table)
     say(f"files in {table.folder}: {SWEEP_CSV}, {SWEEP_MARKDOWN}, {SWEEP_LATEX}")
     for problem in table.problems:
         say(f"warning: {problem}", file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Given, full_name, takes_config
+from harness.cli.options import Against, Given, full_name, takes_config
 
 SHOWN = 5  # problems of records; the rest is counted
 
@@ -28,13 +28,7 @@ def verdict(
         str | None, typer.Option(help="Name of the protocol. Default: all.")
     ] = None,
     trunk: Annotated[str | None, typer.Option(help="Name of the trunk. Default: all.")] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder of further results to compare with, or none. "
-            "Default: the results that come with the package."
-        ),
-    ] = None,
+    against: Against = None,
     margin: Annotated[
         float, typer.Option(help="Differences up to this many points are called equivalent.")
     ] = 0.5,

@@ -18,23 +18,22 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, measure
 from harness.experiment import digest_of
-from harness.metrics.names import title_of
 from harness.model.network import NORMALIZERS, Model
-from harness.plain_text import markdown_code, markdown_text
 from harness.records.layout import GEOMETRY
 from harness.records.provenance import command_line, commit_of, versions_of
+from harness.records.sweep_plan import key_of
 from harness.system.device import cpu_threads
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
-from harness.tables.rendering import markdown_table, to_csv
-from harness.tables.sweeps import key_of
+from harness.tables.column import Table, frame_of
+from harness.tables.geometry import MEASURED, REMARK, columns_of
+from harness.tables.rendering import to_csv, to_markdown
 from harness.training.embed import embed_with
 from harness.training.opened import OpenedExperiment
 from harness.training.stages import Stage, build_staged_trainer, read_stages
 from harness.training.trial import train
 from harness.training.unit import Unit, evaluation_loader
 
-MEASURED = ("map_at_r", "covering_radius", "class_distance")
 PARTS = ("training", "validation", "test")
 BEFORE = "before"
 LONGEST = 200  # letters of a table's name; a longer one has a hash of what was set
@@ -65,10 +64,13 @@ class StageTable:
         views: of the first model, those of the part that was asked to be kept.
     """
 
-    title: str
-    frame: pd.DataFrame
+    table: Table
     files: list[Path]
     views: list[StageView] = field(default_factory=list)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return self.table.frame
 
 
 def see(model: Model, unit: Unit, part: str) -> TestEmbeddings:
@@ -150,7 +152,7 @@ def measure_stages(
             if kept_part and unit is units[0]:
                 pictured = _proxies(unit, stage) if kept_part == "training" else {}
                 views.append(StageView(name, seen[kept_part], values[kept_part], **pictured))
-    return _written(units, pd.DataFrame(rows), parts, views)
+    return _written(units, rows, parts, views)
 
 
 def _see_all(unit: Unit, stage: Stage, parts: Sequence[str]) -> Mapping[str, TestEmbeddings]:
@@ -173,7 +175,10 @@ def _proxies(unit: Unit, stage: Stage) -> dict[str, Tensor]:
 
 
 def _written(
-    units: Sequence[Unit], frame: pd.DataFrame, parts: Sequence[str], views: list[StageView]
+    units: Sequence[Unit],
+    rows: Sequence[Mapping[str, Any]],
+    parts: Sequence[str],
+    views: list[StageView],
 ) -> StageTable:
     experiment = units[0].experiment
     of = [experiment.protocol.name, experiment.dataset_label, experiment.trunk_label]
@@ -187,10 +192,11 @@ def _written(
     name = "-".join([*named, *_set_apart(experiment.config, room), *looked]).replace(":", "_")
     place = Path(experiment.config.results_dir) / GEOMETRY / name
     files = [place.with_name(f"{name}{ending}") for ending in (".csv", ".md")]
-    write_text(files[0], to_csv(frame))
-    lines = [f"# {markdown_text(title)}", "", *markdown_table(shown(frame)), "", NOTE, ""]
-    write_text(files[1], "\n".join([*lines, f"Made by {markdown_code(command_line())}."]) + "\n")
-    return StageTable(title, frame, files, views)
+    columns = columns_of(parts)
+    table = Table(title, columns, frame_of(columns, rows), [REMARK], [command_line()])
+    write_text(files[0], to_csv(table.frame))
+    write_text(files[1], to_markdown(table))
+    return StageTable(table, files, views)
 
 
 def _set_apart(config: RunConfig, room: int) -> list[str]:
@@ -207,20 +213,3 @@ def _set_apart(config: RunConfig, room: int) -> list[str]:
     text = "+".join(f"{key}={value}" for key, value in (*changed.items(), *config.params.items()))
     readable = len(text) <= room and re.fullmatch(r"[\w.+=-]+", text)
     return [text if readable else digest_of({**changed, "params": dict(config.params)})]
-
-
-NOTE = (
-    "Of each stage the weights that were best in validation; a method without stages has one. "
-    "covering radius: of the samples of a class, smaller is tighter; class distance: between "
-    "samples of different classes."
-)
-
-
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that people read first, as text."""
-    text = frame[["fold", "stage", "step"]].astype(str)
-    for part in [part for part in PARTS if f"{part}_{MEASURED[0]}" in frame]:
-        for metric in MEASURED:
-            title = f"{part} {title_of(metric)}"
-            text[title] = [f"{value:.4f}" for value in frame[f"{part}_{metric}"]]
-    return text

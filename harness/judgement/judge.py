@@ -39,6 +39,8 @@ from harness.records.rows import difference, group_searches, key_of, label_of, n
 # Kinds of rows that are ranked together: all others had other weights to choose from.
 JUDGED = ("reproduction", "naive")
 
+STORED_LEFT_OUT = "the stored rows of this table are left out"
+
 
 def find_stored(results: Path, against: str | None) -> Path | None:
     """Results to compare with, besides the user's own.
@@ -102,15 +104,23 @@ def read_samples(table: Path, more: Path | None, problems: list[str]) -> list[Sa
     Args:
         more: folder of the same table in the stored results.
     """
-    own = _tests(table, problems)
-    stored = _tests(more, problems) if more is not None else []
+    own = read_tests(table, problems)
+    stored = read_tests(more, problems) if more is not None else []
+    return samples_of(own, stored, problems)
+
+
+def samples_of(
+    tests: Sequence[TestRecord], stored_tests: Sequence[TestRecord], problems: list[str]
+) -> list[Sample]:
+    """The rows of tests from two places that are ranked together, as `read_samples` has them."""
+    own, stored = ([r for r in found if r.kind in JUDGED] for found in (tests, stored_tests))
     if own and stored:
         reason = difference(newest_of(stored), newest_of(own), ("in the stored rows", "in yours"))
         if reason:
-            problems.append(f"the stored rows of this table are left out: {reason}")
+            problems.append(f"{STORED_LEFT_OUT}: {reason}")
             stored = []
-    copies = {_copy_key(record) for record in stored}
-    own = [record for record in own if _copy_key(record) not in copies]
+    copies = {copy_key(record) for record in stored}
+    own = [record for record in own if copy_key(record) not in copies]
     names = {label_of([record]) for record in own}
     samples = [Sample(label_of(found[0]), False, found) for found in group_searches(own)]
     for found in group_searches(stored):
@@ -119,11 +129,7 @@ def read_samples(table: Path, more: Path | None, problems: list[str]) -> list[Sa
     return samples
 
 
-def _tests(table: Path, problems: list[str]) -> list[TestRecord]:
-    return [record for record in read_tests(table, problems) if record.kind in JUDGED]
-
-
-def _copy_key(record: TestRecord) -> tuple[str, str]:
+def copy_key(record: TestRecord) -> tuple[str, str]:
     """What two records share if one is a copy of the other; what draws nothing is always one."""
     trained = record.kind != "naive"
     return key_of(record), str(record.provenance["time"]) if trained else ""

@@ -163,6 +163,11 @@ class Sample:
             for name, end in row[-1].search.get("on_bound", {}).items()
         }
 
+    def fact(self, name: str) -> float | None:
+        """A number that the method's hook reports of its models, mean over those that have it."""
+        found = [fold["hook"][name] for fold in self._folds if name in fold.get("hook", {})]
+        return float(np.mean(found)) if found else None
+
     @property
     def _folds(self) -> list[FoldFacts]:
         return [fold for record in self.records for fold in record.folds]

@@ -160,8 +160,12 @@ def score_title(dims: Mapping[str, int], embedding: str, metric: str) -> str:
     return f"{title_of(metric)} at {size} dimensions" if size else f"{embedding} {title_of(metric)}"
 
 
-def row_notes(row: JudgedRow) -> list[str]:
-    """What a reader must know before believing a row."""
+def row_notes(row: JudgedRow, brief: bool = False) -> list[str]:
+    """What a reader must know before believing a row.
+
+    Args:
+        brief: without names of parameters and bases, for a cell of a table.
+    """
     notes = []
     if row.budget is Budget.SHORT:
         notes.append(f"{row.trials} of {row.asked} trials")
@@ -174,9 +178,10 @@ def row_notes(row: JudgedRow) -> list[str]:
     if row.still_rising:
         notes.append("search still improving")
     if row.on_bound:
-        notes.append(f"best value at the edge of its range: {', '.join(row.on_bound)}")
+        names = "" if brief else f": {', '.join(row.on_bound)}"
+        notes.append(f"best value at the edge of its range{names}")
     if row.coincides_with:
-        notes.append(f"coincides with its base, {row.coincides_with}")
+        notes.append(f"coincides with its base{'' if brief else f', {row.coincides_with}'}")
     if row.beats_no_training is Beats.NO:
         notes.append("worse than no training")
     elif behind := behind_no_training(row):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.judgement.judge import JUDGED, judge_samples
 from harness.judgement.judged import Answer, JudgedPair, JudgedTable
 from harness.judgement.ranks import Ranks, grouped, rank, rankable
-from harness.judgement.samples import Sample
 from harness.judgement.words import sentence, signed, spell_p
 from harness.report.table import Table
 
@@ -43,23 +41,13 @@ class Matrix:
     pairs: int
 
 
-def judged(table: Table) -> JudgedTable:
-    """The judgement of a table of the page."""
-    return judge_samples(
-        [
-            Sample(name, False, searches)
-            for name, searches in table.searches.items()
-            if searches[0][0].kind in JUDGED
-        ]
-    )
-
-
 def matrix(table: Table) -> Matrix | None:
     """The methods with a rank, best first; None if there are no two."""
     methods = table.trained
     if len(methods) < 2:
         return None
-    found = judged(table)
+    found = table.board.judged
+    assert found is not None  # trained rows are judged
     cells = [
         [_cell(found, row, column) if i < j else None for j, column in enumerate(methods)]
         for i, row in enumerate(methods)
@@ -70,7 +58,7 @@ def matrix(table: Table) -> Matrix | None:
 
 def _cell(table: JudgedTable, row: str, column: str) -> Difference:
     pair = table.pair(row, column)
-    assert pair is not None  # both are trained
+    assert pair is not None  # every two trained rows are a pair
     value = pair.estimate.difference * (1 if pair.method == row else -1)
     return Difference(signed(value), _verdict(pair), sentence(table, pair))
 

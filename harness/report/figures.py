@@ -18,8 +18,7 @@ from harness.report.differences import matrix
 from harness.report.searches import carry_over, searches
 from harness.report.table import Table
 from harness.report.trainings import score_title, trainings
-from harness.tables.columns import BEST, SAME, leads_are_claimed
-from harness.tables.rendering import validation_column
+from harness.tables.leaderboard import leaders, validation_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,9 +86,9 @@ def scores(axes: Axes, choice: Choice) -> None:
         raise HarnessError(f"{table.name} has no column {column} to draw")
     rows = table.frame.set_index("method")
     methods = choice.shown([m for m in table.trained if not np.isnan(rows[column][m])])
-    claimed = leads_are_claimed(rows)
+    leading = leaders(table.board)
     for place, method in enumerate(reversed(methods)):
-        leads = claimed and rows["indistinguishable"][method] in (SAME, BEST)
+        leads = method in leading
         half = rows[f"{column}_ci95"][method]
         axes.errorbar(
             100 * rows[column][method],

@@ -8,16 +8,9 @@ import pandas as pd
 
 from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
 from harness.report.table import Table
-from harness.tables.columns import BEST, SAME, leads_are_claimed, metrics_in
-from harness.tables.marks import MARKS
-from harness.tables.rendering import (
-    embedding_size,
-    length,
-    notes_on,
-    percent,
-    search_scores,
-    searched_again,
-)
+from harness.tables.column import View
+from harness.tables.leaderboard import leaders, metrics_in
+from harness.tables.spelling import length, percent
 
 
 @dataclass(frozen=True)
@@ -36,15 +29,15 @@ class Line:
     """One row of a leaderboard.
 
     Attributes:
-        marks: symbol and what it means.
-        group: whether it is the best or not to be told from it.
-        facts: title -> text, of the search and of training.
+        notes: what to know before believing it, in words.
+        group: "same" if it is not shown to differ from the best row, where others are.
+        facts: title -> text, of the other columns that pages show.
     """
 
     rank: str
     method: str
     kind: str
-    marks: list[tuple[str, str]]
+    notes: str
     group: str
     cells: list[Cell]
     facts: dict[str, str]
@@ -74,32 +67,27 @@ def _board(table: Table, embedding: str) -> Board:
     frame = table.frame
     metrics = metrics_in(frame)
     spans = {metric: _span(frame, f"{metric}_{embedding}") for metric in metrics}
-    symbols = [mark.applies(frame).fillna(False).astype(bool).tolist() for mark in MARKS]
-    groups = {BEST: "best" if leads_are_claimed(frame) else "", SAME: "same"}
-    searches = searched_again(frame)
+    leading = leaders(table.board)
+    texts = table.texts(View.PAGE)
+    facts = texts.drop(columns=["rank", "method", "notes"], errors="ignore").to_dict("records")
     lines, naive = [], []
     for i, (_, row) in enumerate(frame.iterrows()):
         cells = [_cell(row, metric, embedding, spans[metric]) for metric in metrics]
         if row["kind"] == "naive":
             naive.append((str(row["method"]), [cell.at for cell in cells]))
-        marks = [
-            (mark.symbol, mark.explain(frame.iloc[[i]]))
-            for mark, applies in zip(MARKS, symbols, strict=True)
-            if applies[i]
-        ]
         lines.append(
             Line(
                 rank="" if pd.isna(row["rank"]) else str(row["rank"]),
                 method=str(row["method"]),
                 kind=str(row["kind"]),
-                marks=marks,
-                group=groups.get(row["indistinguishable"], ""),
+                notes=str(row["notes"]),
+                group="same" if row["method"] in leading else "",
                 cells=cells,
-                facts=_facts(row, searches),
+                facts={str(title): text for title, text in facts[i].items()},
             )
         )
     return Board(
-        embedding, embedding_size(frame, embedding), [title_of(m) for m in metrics], lines, naive
+        embedding, table.board.shape.sizes[embedding], [title_of(m) for m in metrics], lines, naive
     )
 
 
@@ -125,28 +113,10 @@ def _place(value: float, span: tuple[float, float]) -> float:
     return round(3 + 94 * (value - low) / (high - low), 2)
 
 
-def _facts(row: pd.Series, searches: bool) -> dict[str, str]:
-    share = row["at_step_limit"]
-    return {
-        "validation": percent(row["validation_score"]),
-        "fold sd": percent(row["validation_sd"]),
-        "dimensions": _count(row["dimensions"]),
-        "trials": _count(row["trials"]),
-        **({"searches": search_scores(row["search_scores"])} if searches else {}),
-        "at limit": "" if pd.isna(share) else f"{100 * share:.0f} %",
-        "openings": _count(row["test_openings"]),
-        "n": _count(row["reproductions"]),
-    }
-
-
-def _count(value: object) -> str:
-    return "" if pd.isna(value) else str(value)  # type: ignore[call-overload]
-
-
 def warnings(table: Table) -> list[str]:
     """What a reader must know before believing the table."""
     frame = table.frame
-    found = notes_on(frame)
+    found = list(table.board.table(whole=True).remarks)
     openings = len(table.ledger)
     tests = sum(len(row) for searches in table.searches.values() for row in searches)
     found.append(

@@ -35,7 +35,7 @@ from harness.report import (
 )
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
-from harness.tables.rendering import validation_column
+from harness.tables.leaderboard import validation_column
 
 PARTS = {
     "tables": "Tables",
@@ -67,8 +67,12 @@ class Report:
     missing: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def read_report(results: Path, wanted: Sequence[str] = ()) -> Report:
-    """The tables that were asked for, or all, with what is wrong with their records."""
+def read_report(results: Path, wanted: Sequence[str] = (), against: str | None = None) -> Report:
+    """The tables that were asked for, or all, with what is wrong with their records.
+
+    Args:
+        against: results whose rows are shown too, as `read_table` takes it.
+    """
     found = choose(results, wanted)
     if not found:
         there = "".join(f"\n  {t.parent.name}/{t.name}" for t in choose(results, ()))
@@ -80,7 +84,7 @@ def read_report(results: Path, wanted: Sequence[str] = ()) -> Report:
         )
     tables, problems = [], []
     for folder in found:
-        table = read_table(folder)
+        table = read_table(folder, against)
         if table is None:
             problems.append(f"{folder}: none of its records can be used")
             continue

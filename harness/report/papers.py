@@ -13,7 +13,7 @@ from harness.records.published import PAPERS, SCORES, find_folder, read, year_of
 from harness.registry import settings_of
 from harness.report.table import Table
 from harness.tables.beside_published import beside
-from harness.tables.rendering import beside_shown
+from harness.tables.column import View
 
 METRIC = "map_at_r"
 
@@ -40,9 +40,8 @@ def beside_papers(table: Table, results: Path) -> PublishedBeside:
     except HarnessError as error:
         return PublishedBeside(pd.DataFrame(), [str(error)], [])
     found = beside(table.folder, folder, settings_of)
-    return PublishedBeside(
-        beside_shown(found.rows), found.differences, _over_time(folder, table.dataset)
-    )
+    texts = found.table.texts(View.PAGE)
+    return PublishedBeside(texts, found.differences, _over_time(folder, table.dataset))
 
 
 def _over_time(folder: Path, dataset: str) -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ import numpy as np
 from sklearn.manifold import TSNE
 from torch import Tensor
 
-from harness.evaluation.geometry import MEASURED, StageView
+from harness.evaluation.geometry import StageView
 from harness.report.figures import COLORS, MARKERS, paper_figure
+from harness.tables.geometry import MEASURED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

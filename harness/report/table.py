@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from harness.records.classes import read_test_classes
 from harness.records.layout import LEDGER, find_tables
 from harness.records.ledger import Opening, read_ledger
 from harness.records.records import FoldFacts, SearchFacts, TestRecord
-from harness.records.rows import Row, Searches, by_label, mean_score, newest_of
+from harness.records.rows import Row, Searches, mean_score, newest_of
 from harness.tables import leaderboard
+from harness.tables.column import View
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,29 @@ class Table:
     """A table and its rows.
 
     Attributes:
-        frame: what leaderboard.csv holds, best first.
-        searches: the rows of each method, that which is shown first.
-        problems: records that could not be used, each with the reason.
+        board: its leaderboard, with the stored rows.
     """
 
-    folder: Path
-    frame: pd.DataFrame
-    searches: dict[str, Searches]
-    problems: list[str] = field(default_factory=list)
+    board: leaderboard.Leaderboard
+
+    @property
+    def folder(self) -> Path:
+        return self.board.folder
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Every column of all rows, best first."""
+        return self.board.whole
+
+    @property
+    def problems(self) -> list[str]:
+        """Records that could not be used, each with the reason."""
+        return self.board.problems
+
+    @cached_property
+    def searches(self) -> dict[str, Searches]:
+        """The searches of each row, the one that is shown first."""
+        return {line.name: line.sample.searches for line in self.board.lines}
 
     @cached_property
     def rows(self) -> dict[str, Row]:
@@ -40,8 +55,11 @@ class Table:
 
     @property
     def title(self) -> str:
-        first = self.frame.iloc[0]
-        return f"{first['dataset']}, {first['trunk']}, protocol {first['protocol']}"
+        return leaderboard.title_of_frame(self.frame)
+
+    def texts(self, view: View) -> pd.DataFrame:
+        """The columns that a view shows, as text."""
+        return self.board.table(whole=True).texts(view)
 
     @property
     def name(self) -> str:
@@ -110,12 +128,14 @@ class Table:
         return [None if np.isnan(mean) else round(float(mean), 5) for mean in means]
 
 
-def read_table(folder: Path) -> Table | None:
-    """The table of a folder; None if no record of it can be used."""
-    board = leaderboard.build(folder)
-    if board.frame.empty:
-        return None
-    return Table(folder, board.frame, by_label(board.searches), board.problems)
+def read_table(folder: Path, against: str | None = None) -> Table | None:
+    """The table of a folder with the stored rows; None if no record of it can be used.
+
+    Args:
+        against: as `leaderboard.build` takes it.
+    """
+    board = leaderboard.build(folder, against)
+    return Table(board) if any(board.own) else None
 
 
 def choose(results: Path, wanted: Sequence[str]) -> list[Path]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.records.records import TEST_SELECTED, FoldFacts
 from harness.report.table import Table
-from harness.tables.rendering import validation_column
+from harness.tables.leaderboard import validation_column
 
 MOST_MARKS = 60  # of one event in a picture; more are drawn as that they were
 

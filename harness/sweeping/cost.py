@@ -15,7 +15,6 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
-from harness.plain_text import markdown_code, markdown_text
 from harness.records.layout import COSTS
 from harness.records.provenance import command_line, commit_of, versions_of
 from harness.records.published import find_folder, read
@@ -23,7 +22,9 @@ from harness.records.records import FoldRecord
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
 from harness.system.workers import run_workers
-from harness.tables.rendering import markdown_table, to_csv
+from harness.tables.column import Table, frame_of
+from harness.tables.costs import COLUMNS, cost_table
+from harness.tables.rendering import to_csv, to_markdown
 from harness.tables.training_cost import converged_step
 from harness.training.trial import train, trial_units
 
@@ -53,9 +54,12 @@ ALSO_CALLED = {
 class Costs:
     """A row for each loss, and its files."""
 
-    title: str
-    frame: pd.DataFrame
+    table: Table
     files: list[Path]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return self.table.frame
 
 
 def measure_costs(
@@ -94,13 +98,12 @@ def measure_costs(
     place = Path(config.results_dir) / COSTS / name.replace(":", "_")
     title = f"Costs on {first.dataset_label}, {first.trunk_label}, {first.protocol.name}"
     files = [place.with_name(f"{place.name}{ending}") for ending in (".csv", ".md")]
-    ours = _beside_earlier(pd.DataFrame(rows), files[0])
+    ours = _beside_earlier(frame_of(COLUMNS, rows), files[0])
     frame = _with_printed(ours, first, Path(config.results_dir))
+    table = cost_table(title, frame, command_line())
     write_text(files[0], to_csv(frame))
-    table = markdown_table(shown(frame))
-    notes = [*NOTES, f"Made by {markdown_code(command_line())}."]
-    write_text(files[1], "\n".join([f"# {markdown_text(title)}", "", *table, "", *notes]) + "\n")
-    return Costs(title, frame, files)
+    write_text(files[1], to_markdown(table))
+    return Costs(table, files)
 
 
 def _beside_earlier(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
@@ -114,13 +117,6 @@ def _beside_earlier(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
         raise HarnessError(f"{file} is no table of costs; move it away: {error}") from error
     kept = kept[[name for name in frame.columns if name in kept]]  # nothing that papers print
     return pd.concat([kept, frame], ignore_index=True)
-
-
-NOTES = (
-    "ms per step: training alone, without validation and checkpoints.",
-    "to converge: steps, and training time, to the first validation within 0.1 points of the best.",
-    "peak memory: of a card, or of the whole process on a CPU. loss: the loss's own parameters.",
-)
 
 
 def _train(job: tuple[RunConfig, int], device: str, listener: Listener) -> None:
@@ -189,31 +185,3 @@ def _with_printed(frame: pd.DataFrame, experiment: Experiment, results: Path) ->
 def _named(folder: Path) -> tuple[list[str], list[str]]:
     methods = read(folder / "methods.csv")
     return methods["method"].tolist(), methods["loss"].tolist()
-
-
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that people read first, as text; a published number stands behind ours."""
-
-    def beside(column: str) -> list[str]:
-        ours = [f"{value:.4g}" for value in frame[column]]
-        theirs = frame.get(f"published_{column}")
-        if theirs is None:
-            return ours
-        return [
-            own if other != other else f"{own} (published {other:.4g})"
-            for own, other in zip(ours, theirs, strict=True)
-        ]
-
-    return pd.DataFrame(
-        {
-            "method": frame["method"],
-            "batch": frame["batch_size"].astype(str),
-            "ms per step": beside("ms_per_step"),
-            "steps to converge": beside("converged_step"),
-            "s to converge": beside("convergence_seconds"),
-            "steps": beside("steps"),
-            "peak memory, MiB": beside("peak_memory_mib"),
-            "loss, MiB": beside("loss_mib"),
-            "on": frame["device"],
-        }
-    )

@@ -13,10 +13,10 @@ from harness.errors import HarnessError, convert_value_errors, unknown
 from harness.metrics.names import EMBEDDINGS, METRICS, check_metrics
 from harness.protocols.protocol import with_change
 from harness.records.published import PAPERS, find_folder, read
+from harness.records.sweep_plan import PublishedValue
 from harness.sweeping.axes import LOSS, VARIANT, Axis, config_at, make_axis, parse_axis
 from harness.sweeping.paper_figures import PaperFigure
 from harness.sweeping.run import Sweep
-from harness.tables.sweeps import PublishedValue
 
 # A quick run uses the embedded data set and at most this many values of each axis.
 QUICK_DATASET = "glyphs"

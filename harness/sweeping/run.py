@@ -22,6 +22,7 @@ from harness.model.build import check_method
 from harness.records.layout import PLAN, record_lock, sweep_folder, validation_path
 from harness.records.provenance import provenance
 from harness.records.records import ValidationRecord
+from harness.records.sweep_plan import Point, PublishedValue, SweepPlan, key_of, read_plan
 from harness.sweeping.axes import (
     CONFIG_AXES,
     LOSS,
@@ -38,7 +39,7 @@ from harness.system.progress import Event, Listener, ModelEnded, PointEnded, Tes
 from harness.system.trouble import forgiving
 from harness.system.workers import worker_count
 from harness.tables import sweeps
-from harness.tables.sweeps import Point, PublishedValue, SweepPlan, SweepTable, read_plan
+from harness.tables.sweeps import SweepTable
 from harness.training.fold import run_fold, tell_validations
 from harness.training.jobs import run_jobs
 from harness.training.opened import open_experiment
@@ -255,11 +256,11 @@ def _words(point: Point, asked: Sweep) -> str:
 
 
 def _note_failures(plan: SweepPlan, ran: Sequence[Point], failures: Mapping[int, str]) -> SweepPlan:
-    numbers = {sweeps.key_of(point["values"]): number for number, point in enumerate(ran)}
+    numbers = {key_of(point["values"]): number for number, point in enumerate(ran)}
     points: list[Point] = []
     for point in plan.points:
         noted = point.copy()
-        number = numbers.get(sweeps.key_of(point["values"]))
+        number = numbers.get(key_of(point["values"]))
         if number is not None:
             noted.pop("failure", None)
             if number in failures:

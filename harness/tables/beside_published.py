@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 
 from harness.judgement.stats import mean_and_interval
-from harness.metrics.names import EMBEDDINGS
+from harness.metrics.names import EMBEDDINGS, title_of
 from harness.records.published import CLASSIC, METHODS, SCORES, VARIANTS, read
 from harness.records.records import TEST_SELECTED
 from harness.records.rows import Row, label_of, read_rows, setting
+from harness.tables.column import Cells, Column, Table, View, frame_of, is_missing
 
 # At whose values a row is still that of the paper.
 PRESETS = ("paper", "official", "ccp")
@@ -34,22 +35,59 @@ class Beside:
     rows: pd.DataFrame
     differences: list[str] = field(default_factory=list)
 
+    @property
+    def table(self) -> Table:
+        return Table("Ours and published, in percent", COLUMNS, self.rows)
 
-COLUMNS = {
-    "method": "name of --loss",
-    "embedding": "concatenated or separated",
-    "metric": "what was measured",
-    "ours": "mean over our reproductions, in percent",
-    "ours_ci95": "half the width of its 95 % interval",
-    "published": "the paper's value",
-    "published_ci95": "the paper's interval, where it gives one",
-    "ours_sd": "standard deviation over our reproductions",
-    "published_sd": "the paper's, where it gives one",
-    "difference": "ours minus published",
-    "difference_ci95": "root of the sum of the squares of both; of ours alone without the paper's",
-    "protocol_variant": "protocol of the paper",
-    "source": "where the value stands",
-}
+
+Compared = Mapping[str, Any]  # one score of ours with that of a paper, by column
+
+
+def _column(
+    name: str, explanation: str, shown: View = View.CSV, sign: str = ""
+) -> Column[Compared]:
+    def spell(cells: Cells) -> str:
+        half_width = cells[f"{name}_ci95"]
+        interval = "" if is_missing(half_width) else f" ± {half_width:.2f}"
+        return f"{cells[name]:{sign}.2f}{interval}"
+
+    numbers = name in ("ours", "published", "difference")
+    return Column(
+        name, explanation, lambda line: line[name], shown, text=spell if numbers else None
+    )
+
+
+COLUMNS: tuple[Column[Compared], ...] = (
+    _column("method", "name of --loss", View.ALL),
+    _column("embedding", "concatenated or separated"),
+    Column(
+        "metric",
+        "what was measured",
+        lambda line: line["metric"],
+        View.ALL,
+        "score",
+        lambda cells: f"{title_of(cells['metric'])} {cells['embedding']}",
+    ),
+    _column("ours", "mean over our reproductions, in percent", View.ALL),
+    _column("ours_ci95", "half the width of its 95 % interval"),
+    _column("published", "the paper's value", View.ALL),
+    _column("published_ci95", "the paper's interval, where it gives one"),
+    _column("ours_sd", "standard deviation over our reproductions"),
+    _column("published_sd", "the paper's, where it gives one"),
+    _column("difference", "ours minus published", View.ALL, "+"),
+    _column(
+        "difference_ci95",
+        "root of the sum of the squares of both; of ours alone without the paper's",
+    ),
+    Column(
+        "protocol_variant",
+        "protocol of the paper",
+        lambda line: line["protocol_variant"],
+        View.ALL,
+        "protocol",
+    ),
+    _column("source", "where the value is printed"),
+)
 
 
 # Protocol of a paper's row, data set -> every field that a result depends on, by harness.registry.
@@ -62,7 +100,7 @@ def beside(table: Path, folder: Path, settings_of: SettingsOf) -> Beside:
     dataset = rows[0][0].identity["dataset"] if rows else ""
     scores = _scores_on(dataset, folder)
     if scores.empty:
-        return Beside(pd.DataFrame(columns=list(COLUMNS)), [f"no paper has numbers on {dataset}"])
+        return Beside(frame_of(COLUMNS, []), [f"no paper has numbers on {dataset}"])
     variants = read(folder / VARIANTS).set_index("protocol_variant").to_dict("index")
     found: list[dict[str, Any]] = []
     refused: dict[str, list[str]] = defaultdict(list)
@@ -82,7 +120,7 @@ def beside(table: Path, folder: Path, settings_of: SettingsOf) -> Beside:
     ]
     if not found and not refused:
         reasons.append(f"no paper has numbers of these methods on {dataset}")
-    return Beside(pd.DataFrame(found, columns=list(COLUMNS)), reasons)
+    return Beside(frame_of(COLUMNS, found), reasons)
 
 
 def _scores_on(dataset: str, folder: Path) -> pd.DataFrame:

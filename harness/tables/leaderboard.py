@@ -1,41 +1,55 @@
-"""The table of a results folder, made from its records alone, and its files."""
+"""The leaderboard of a results folder, made from its records alone, and its files."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from filelock import FileLock
 
-from harness.judgement.almost_base import almost_base
-from harness.judgement.fairness import share_at_first, share_at_limit, spread, still_rises
-from harness.judgement.search_luck import scores_of_searches
-from harness.judgement.stats import LEVEL, holm, mean_and_interval, paired
-from harness.metrics.names import EMBEDDINGS, METRICS
+from harness.judgement.judge import (
+    JUDGED,
+    STORED_LEFT_OUT,
+    copy_key,
+    find_stored,
+    judge_samples,
+    samples_of,
+)
+from harness.judgement.judged import Estimate, JudgedTable
+from harness.judgement.samples import Sample
+from harness.judgement.selection import correlations, selection_in
+from harness.judgement.stats import LEVEL, holm, paired
+from harness.metrics.names import EMBEDDINGS, METRICS, title_of
+from harness.protocols.selection import SCHEMES
 from harness.records.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN, table_lock
 from harness.records.ledger import read_ledger
-from harness.records.provenance import commit_of, versions_of
-from harness.records.records import FoldFacts
-from harness.records.rows import Row, Searches, label_of, read_searches, run_of, setting
+from harness.records.records import TEST_SELECTED
+from harness.records.rows import Row, group_searches, label_of, read_tests, run_of
 from harness.system.files import remove_old_leftovers, write_text
-from harness.tables.columns import (
+from harness.tables.column import Table, frame_of
+from harness.tables.latex import to_latex
+from harness.tables.leaderboard_columns import (
     BEST,
-    COUNTS,
     SAME,
     UNKNOWN,
     WORSE,
+    Shape,
     columns_of,
-    in_order,
+    shape_of,
 )
-from harness.tables.latex import to_latex
+from harness.tables.leaderboard_line import Line
+from harness.tables.notes import remarks_on
 from harness.tables.rendering import describe_columns, to_csv, to_markdown
-from harness.tables.training_cost import cost_of
+
+DEFAULT_SCHEME = "folds"  # scores trials by the validation of single models
+
+# Data sets whose test classes are those of training.
+CLOSED = ("imagenet_closed",)
 
 
 @dataclass(frozen=True)
@@ -43,13 +57,52 @@ class Leaderboard:
     """A table of results that may be ranked together, and the records that could not enter it.
 
     Attributes:
-        searches: the records that each line of the frame is made from, those that it shows first.
+        lines: every row, best first, with the stored rows of the same table.
+        own: whether a line belongs to the files and to `frame`: the user's rows, and stored ones
+            too if `--against` asked for them.
+        judged: what holds between the ranked rows; None if there are none.
+        remarks: on what is missing.
     """
 
     folder: Path
-    frame: pd.DataFrame
+    lines: list[Line]
+    own: list[bool]
+    judged: JudgedTable | None
     problems: list[str]
-    searches: list[Searches]
+    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The user's rows: every column, best first."""
+        return self._frame([line for line, own in zip(self.lines, self.own, strict=True) if own])
+
+    @cached_property
+    def whole(self) -> pd.DataFrame:
+        """The same of all rows."""
+        return self._frame(self.lines)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What the columns depend on."""
+        return shape_of(self.lines)
+
+    def _frame(self, lines: Sequence[Line]) -> pd.DataFrame:
+        ranked = [line for line in lines if line.last.kind == "reproduction"]
+        tested = _tested([line.sample.records for line in ranked])
+        named = [replace(line, indistinguishable=tested.get(label_of(line.row))) for line in lines]
+        return frame_of(columns_of(self.shape), named)
+
+    def table(self, whole: bool = False) -> Table:
+        """The columns with all that people read around them; there must be a row.
+
+        Args:
+            whole: with the stored rows.
+        """
+        frame = self.whole if whole else self.frame
+        remarks = [*remarks_on_frame(frame, self.shape), *self.remarks]
+        if self.judged is not None:
+            remarks[1:1] = remarks_on(self.judged, self.shape.sizes)
+        return Table(title_of_frame(frame), columns_of(self.shape), frame, remarks)
 
 
 class Leaderboards(list[Leaderboard]):
@@ -60,47 +113,75 @@ class Leaderboards(list[Leaderboard]):
         self.problems = list(problems)
 
 
-def build(folder: Path) -> Leaderboard:
-    """The table of one results folder, from its records alone."""
-    problems: list[str] = []
-    searches = read_searches(folder, problems)
-    frame = frame_of(searches, _openings(folder, problems))
-    return Leaderboard(folder, frame, problems, searches)
-
-
-def frame_of(searches: Sequence[Searches], openings: Counter[str] | None = None) -> pd.DataFrame:
-    """The columns of a table, best row first.
+def build(folder: Path, against: str | None = None) -> Leaderboard:
+    """The leaderboard of one results folder, from its records alone.
 
     Args:
-        openings: method -> how often it was tested; not known of rows from several places.
+        against: other results, whose rows of the same table are judged and shown with the user's:
+            a folder, or `none`. Default: those that came with the package, which are left out of
+            files.
     """
-    openings = Counter() if openings is None else openings
-    rows = [of_method[0] for of_method in searches]
-    everything = [[record for row in of_method for record in row] for of_method in searches]
-    verdicts = _verdicts([row for row in everything if row[0].kind == "reproduction"])
-    metrics = in_order(m for row in rows for r in row for m in r.scores["concatenated"])
-    frame = pd.DataFrame(
-        [
-            {
-                **_columns(row, openings),
-                **_over_searches(of_method),
-                "search_scores": json.dumps(scores_of_searches(of_method)),
-                "indistinguishable": verdicts.get(label_of(row)),
-            }
-            for row, of_method in zip(rows, searches, strict=True)
-        ],
-        columns=list(columns_of(metrics, _of_a_paper(rows), _scored_together(rows))),
+    results = folder.parents[1]
+    stored = find_stored(results, against)
+    more = None if stored is None else stored / folder.relative_to(results)
+    problems: list[str] = []
+    tests = read_tests(folder, problems)
+    others = [] if more is None else read_tests(more, problems)
+    samples = samples_of(tests, others, problems)
+    judged = judge_samples(samples) if samples else None
+    unranked = group_searches(record for record in tests if record.kind not in JUDGED)
+    samples += [Sample(label_of(found[0]), False, found) for found in unranked]
+    ours = {copy_key(record) for record in tests}
+    marked = len({sample.stored for sample in samples}) > 1
+    lines = [
+        Line(
+            sample,
+            judged.by_name.get(sample.name) if judged else None,
+            _to_base(sample, judged) if judged else None,
+            openings,
+            marked=marked,
+        )
+        for sample, openings in _with_openings(samples, folder, more, problems)
+    ]
+    lines.sort(key=lambda line: -line.score.mean)
+    remarks = [problem for problem in problems if problem.startswith(STORED_LEFT_OUT)]
+    return Leaderboard(
+        folder=folder,
+        lines=lines,
+        own=[bool(against) or not ours.isdisjoint(map(copy_key, line.row)) for line in lines],
+        judged=judged,
+        problems=[problem for problem in problems if problem not in remarks],
+        remarks=tuple(f"{remark[:1].upper()}{remark[1:]}." for remark in remarks),
     )
-    return _ranked(frame)
+
+
+def _to_base(sample: Sample, judged: JudgedTable) -> Estimate | None:
+    """The difference to the base's row: the user's, or else the stored one."""
+    rows = sorted(judged.rows, key=lambda row: row.stored != sample.stored)
+    for row in rows:
+        if row.method == sample.base and row.trained and row.name != sample.name:
+            pair = judged.pair(sample.name, row.name)
+            return pair.estimate if pair is not None else None
+    return None
+
+
+def _with_openings(
+    samples: Sequence[Sample], folder: Path, more: Path | None, problems: list[str]
+) -> list[tuple[Sample, int]]:
+    """Every row with how often the ledger of its results says that its method was tested."""
+    own = _openings(folder, problems)
+    stored = Counter[str]() if more is None else _openings(more, problems)
+    return [(sample, (stored if sample.stored else own)[sample.method]) for sample in samples]
 
 
 def write(board: Leaderboard) -> list[Path]:
     """Write the table beside its records; returns the files."""
+    table = board.table()
     texts = {
         CSV: to_csv(board.frame),
-        MARKDOWN: to_markdown(board.frame),
-        LATEX: to_latex(board.frame),
-        COLUMNS: describe_columns(board.frame),
+        MARKDOWN: to_markdown(table),
+        LATEX: to_latex(table),
+        COLUMNS: describe_columns(table, CSV),
     }
     with FileLock(table_lock(board.folder)):
         remove_old_leftovers(board.folder)
@@ -109,7 +190,7 @@ def write(board: Leaderboard) -> list[Path]:
     return [board.folder / name for name in texts]
 
 
-def _verdicts(rows: Sequence[Row]) -> dict[str, str]:
+def _tested(rows: Sequence[Row]) -> dict[str, str]:
     """Row -> whether the best one is better than it, or only ahead."""
     if not rows:
         return {}
@@ -128,125 +209,12 @@ def _verdicts(rows: Sequence[Row]) -> dict[str, str]:
     return verdicts
 
 
-def _columns(row: Row, openings: Counter[str]) -> dict[str, Any]:
-    last = max(row, key=lambda record: record.provenance["time"])
-    identity, search = last.identity, last.search
-    searched = bool(search.get("trials"))
-    fold_scores = search.get("validation_folds", [])
-    folds = [fold for record in row for fold in record.folds]
-    stopped_by = [fold["stopped_by"] for fold in folds if "stopped_by" in fold]
-    validated = [
-        (fold["best_step"], fold["history"]["steps"])
-        for fold in folds
-        if "score" in fold.get("history", {})
-    ]
-    return {
-        "method": label_of(row),
-        "kind": last.kind,
-        **mean_scores(row),
-        **(_as_a_paper_has_it(row) if _of_a_paper([row]) else {}),
-        **{f"dim_{embedding}": last.dims.get(embedding) for embedding in EMBEDDINGS},
-        "reproductions": len(row),
-        "incomplete": _is_incomplete(row),
-        "validation_score": search.get("validation"),
-        "validation_metric": identity["protocol"].get("metric", METRICS[0]),
-        "validation_sd": spread(fold_scores),
-        "dimensions": search.get("dimensions"),
-        "trials": search["trials"] if searched else None,
-        "trials_failed": search.get("failed"),
-        "trials_pruned": search.get("pruned", 0) if searched else None,
-        "not_flat": still_rises(search),
-        "params": json.dumps(last.params, sort_keys=True),
-        "almost_base": almost_base(last),
-        "on_bound": json.dumps(search.get("on_bound", {}), sort_keys=True),
-        "test_openings": openings[identity["method"]],
-        "queries": last.queries,
-        "queries_dropped": last.queries_dropped,
-        "missing_images": last.missing_images,
-        "protocol": identity["protocol"]["name"],
-        "selection": setting(identity["protocol"], "selection"),
-        "dataset": identity["dataset"],
-        "trunk": identity["trunk"],
-        "weights": identity.get("weights") or "",
-        "split": identity["split"],
-        "data_fingerprint": identity["data_fingerprint"],
-        "test_fingerprint": last.test_fingerprint,
-        "commit": commit_of(last.provenance),
-        "versions": versions_of(last.provenance),
-        "command": last.provenance["command"].replace("\n", " "),
-        "instances": _mean_instances(folds),
-        # A single model is always stopped by steps.
-        "at_step_limit": share_at_limit(stopped_by) if last.kind == "reproduction" else None,
-        "at_first_validation": share_at_first(validated),
-        **(cost_of(folds) if folds else {}),
-    }
-
-
-def _over_searches(searches: Searches) -> dict[str, Any]:
-    """Columns that depend on all searches of a method: scores are means over its searches."""
-    if len(searches) == 1:
-        return {}
-    by_search = [mean_scores(row) for row in searches]
-    values: dict[str, Any] = {"reproductions": sum(map(len, searches))}
-    values["incomplete"] = any(_is_incomplete(row) for row in searches)
-    for name in set.intersection(*(set(scores) for scores in by_search)):
-        if not name.endswith(INTERVAL):
-            mean, half_width = mean_and_interval([scores[name] for scores in by_search])
-            values |= {name: mean, f"{name}{INTERVAL}": half_width}
-    return values
-
-
-def _is_incomplete(row: Row) -> bool:
-    """Whether a search has fewer trials or reproductions than were asked for."""
-    search = max(row, key=lambda record: record.provenance["time"]).search
-    asked = search.get("asked", {"trials": 0, "reproductions": 0})
-    return search.get("trials", 0) < asked["trials"] or len(row) < asked["reproductions"]
-
-
-INTERVAL = "_ci95"  # behind the name of a score: half the width of its interval
-
-
-def mean_scores(row: Row) -> dict[str, float]:
-    """Column -> mean over the records of a row, and half the width of its interval."""
-    values = {}
-    for embedding in EMBEDDINGS:
-        for metric in {m for record in row for m in record.scores.get(embedding, {})}:
-            scores = [
-                r.scores[embedding][metric] for r in row if metric in r.scores.get(embedding, {})
-            ]
-            mean, half_width = mean_and_interval(scores)
-            values[f"{metric}_{embedding}"] = mean
-            values[f"{metric}_{embedding}{INTERVAL}"] = half_width
-    return values
-
-
-def _of_a_paper(rows: Sequence[Row]) -> bool:
-    """Whether their protocol selects as some paper does, and not by validation alone."""
-    return any("select" in row[0].identity["protocol"] for row in rows)
-
-
-def _scored_together(rows: Sequence[Row]) -> bool:
-    """Whether their protocol scores several models of a trial together."""
-    return any("selection" in row[0].identity["protocol"] for row in rows)
-
-
-def _as_a_paper_has_it(row: Row) -> dict[str, float]:
-    """Deviations over the records of a row, and what its last epochs scored."""
-    values = {}
-    for metric in row[0].scores["concatenated"]:
-        scores = [record.scores["concatenated"].get(metric, np.nan) for record in row]
-        # Metrics that were asked for later are of the best epoch alone.
-        of_last = [record.last.get("concatenated", {}) for record in row]
-        lasts = [values_of[metric] for values_of in of_last if metric in values_of]
-        values[f"{metric}_sd"] = float(np.std(scores, ddof=1)) if len(scores) > 1 else np.nan
-        values[f"{metric}_last"] = float(np.mean(lasts)) if lasts else np.nan
-    return values
-
-
-def _mean_instances(folds: Sequence[FoldFacts]) -> float | None:
-    """Of the models whose hook counts them."""
-    counted = [fold["hook"]["instances"] for fold in folds if "instances" in fold.get("hook", {})]
-    return float(np.mean(counted)) if counted else None
+def leaders(board: Leaderboard) -> set[str]:
+    """Rows that are not shown to differ from the best one; empty if no two rows are."""
+    letters = {line.name: line.judged.letters for line in board.lines if line.judged}
+    ranked = [name for name, of_row in letters.items() if of_row]
+    found = {name for name in ranked if set(letters[name]) & set(letters[ranked[0]])}
+    return found if len(found) < len(ranked) else set()
 
 
 def _openings(folder: Path, problems: list[str]) -> Counter[str]:
@@ -254,16 +222,90 @@ def _openings(folder: Path, problems: list[str]) -> Counter[str]:
     return Counter(entry["method"] for entry in read_ledger(folder / LEDGER, problems))
 
 
-def _ranked(frame: pd.DataFrame) -> pd.DataFrame:
-    """Best first; only rows of four trained models have a rank."""
-    frame = frame.sort_values("map_at_r_concatenated", ascending=False, ignore_index=True)
-    trained = frame["kind"] == "reproduction"
-    frame.loc[trained, "rank"] = frame.loc[trained, "map_at_r_concatenated"].rank(
-        ascending=False, method="min"
-    )
-    for column in COUNTS:
-        frame[column] = frame[column].astype("Int64")
-    frame["not_flat"] = frame["not_flat"].astype("boolean")
-    for column in ("at_step_limit", "at_first_validation", "instances"):
-        frame[column] = frame[column].astype(float)
-    return frame
+def title_of_frame(frame: pd.DataFrame) -> str:
+    first = frame.iloc[0]
+    return f"{first['dataset']}, {first['trunk']}, protocol {first['protocol']}"
+
+
+def validation_title(frame: pd.DataFrame) -> str:
+    """The metric that validation scores of a table are of, as papers write it."""
+    return title_of(next(iter(frame["validation_metric"]), METRICS[0]))
+
+
+def validation_column(frame: pd.DataFrame) -> str:
+    """How figures call the validation score."""
+    return f"validation {validation_title(frame)}"
+
+
+def metrics_in(frame: pd.DataFrame) -> list[str]:
+    """The metrics of a table: those of every test, then those that were asked for."""
+    suffix = "_concatenated"
+    names = [name.removesuffix(suffix) for name in frame.columns if name.endswith(suffix)]
+    return [name for name in names if name != "dim"]
+
+
+def measured_on_demand(frame: pd.DataFrame) -> list[str]:
+    """The score columns that not every leaderboard has, with a value."""
+    more = [metric for metric in metrics_in(frame) if metric not in METRICS]
+    columns = [f"{metric}_{embedding}" for embedding in EMBEDDINGS for metric in more]
+    return [column for column in columns if frame[column].notna().any()]
+
+
+def remarks_on_frame(frame: pd.DataFrame, shape: Shape) -> list[str]:
+    """What a reader must know to read the table right."""
+    together, single = (shape.sizes[embedding] for embedding in EMBEDDINGS)
+    several = frame[f"dim_{EMBEDDINGS[1]}"].notna().any()
+    remarks = [
+        "Percent on the test classes; ± is half the 95% confidence interval over reproductions. "
+        + (
+            f"{together}: embeddings of the four fold models, concatenated."
+            if several
+            else f"{together}: one model."
+        )
+    ]
+    if frame["to_base"].notna().any():
+        remarks.append("vs base: MAP@R minus that of the loss that the method extends, in points.")
+    if several:
+        remarks.append(f"{CSV} has all columns, among them the scores of single models ({single}).")
+    if (frame["search_scores"] != "[]").any():
+        remarks.append(
+            "The score of a method with several searches is the mean over its searches, and ± half "
+            "the 95% interval over them; its other columns describe the first search."
+        )
+    for scheme in sorted(set(frame["selection"]) - {DEFAULT_SCHEME}):
+        meaning = SCHEMES[scheme].summary if scheme in SCHEMES else "unknown to this version"
+        remarks.append(f"Trials were scored with selection={scheme}: {meaning}.")
+    if (frame["kind"] == "single").any():
+        remarks.append("single: one model of that size, trained on all trainval classes; no rank.")
+    if (frame["kind"] == TEST_SELECTED).any():
+        remarks.append(
+            f"{TEST_SELECTED}: the epoch with the best score on the test classes, as the paper "
+            "reports it; it has no rank and does not compare with rows of other protocols. last: "
+            "the same models at their last epoch."
+        )
+    if frame["dataset"].isin(CLOSED).any():
+        remarks.append(
+            "Trained and tested on the same classes, with other images of them. Other tables "
+            "test on new classes, so the numbers do not compare."
+        )
+    if remark := selection_remark(frame, shape):
+        remarks.append(remark)
+    if left_out := frame["missing_images"].max():
+        remarks.append(f"Images left out because they are missing or broken: {left_out:,}.")
+    return remarks
+
+
+def selection_remark(frame: pd.DataFrame, shape: Shape) -> str:
+    """Whether the order of validation scores is that of test scores; empty of few methods."""
+    selection = selection_in(frame)
+    if selection is None:
+        return ""
+    found = [
+        f"{'none' if value is None else f'{value:.2f}'} at {shape.sizes[embedding]}"
+        for embedding, value in correlations(selection).items()
+    ]
+    title = validation_title(frame)
+    both = "validation and test MAP@R"
+    if title != title_of("map_at_r"):
+        both = f"validation {title} and test MAP@R"
+    return f"Rank correlation of {both} over {len(selection.methods)} methods: {', '.join(found)}."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,109 +16,28 @@ import pandas as pd
 from harness.errors import HarnessError
 from harness.judgement.fairness import spread
 from harness.judgement.stats import mean_and_interval
-from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
-from harness.plain_text import markdown_code, markdown_text
+from harness.metrics.names import EMBEDDINGS, title_of
 from harness.records.layout import PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN, find_validations
-from harness.records.provenance import commit_of, versions_of
 from harness.records.records import (
     TEST_SELECTED,
     FoldFacts,
-    Record,
     RecordError,
-    Setting,
     TestRecord,
     ValidationRecord,
 )
 from harness.records.rows import read_tests
+from harness.records.sweep_plan import Point, PublishedValue, SweepPlan, key_of, read_plan
 from harness.system.files import write_text
-from harness.tables.columns import COST, MADE_BY, MEASURED_UNDER, in_order
-from harness.tables.latex import escape
-from harness.tables.leaderboard import mean_scores
-from harness.tables.rendering import length, markdown_table, percent, to_csv
+from harness.tables.column import Cells, Column, Table, View, frame_of, is_missing
+from harness.tables.latex import to_latex
+from harness.tables.leaderboard_columns import SHOWN_METRICS, in_order
+from harness.tables.leaderboard_line import mean_scores
+from harness.tables.rendering import to_csv, to_markdown
+from harness.tables.shared_columns import COST, MADE_BY, MEASURED_UNDER
+from harness.tables.spelling import in_percent, with_interval
 from harness.tables.training_cost import cost_of
 
-Spell = Callable[[str], str]
-
-
-class Point(TypedDict):
-    """One point of a sweep, and how its records are told from others.
-
-    Attributes:
-        values: axis -> value.
-        table: protocol / data set - trunk.
-        failure: why it has no score, if it has none.
-    """
-
-    values: dict[str, Setting]
-    method: str
-    table: str
-    params: dict[str, Setting]
-    seed: int
-    failure: NotRequired[str]
-
-
-class PublishedValue(TypedDict):
-    """What a paper printed of some points.
-
-    Attributes:
-        values: axis -> value that those points have.
-        metric: as papers count: in percent.
-        embedding: concatenated or separated, where a paper tells them apart.
-        read_off: from a plot, hence not exact.
-    """
-
-    values: dict[str, Setting]
-    metric: str
-    embedding: str
-    value: float
-    read_off: bool
-
-
-@dataclass(frozen=True)
-class SweepPlan(Record):
-    """What a sweep varies.
-
-    Attributes:
-        axes: in the order in which they were given.
-        settings: of the config, what all points share.
-        metric: that validation measures.
-    """
-
-    axes: list[str]
-    settings: dict[str, Any]
-    metric: str
-    points: list[Point] = field(default_factory=list)
-    published: list[PublishedValue] = field(default_factory=list)
-
-    def joined(self, other: SweepPlan, folder: Path) -> SweepPlan:
-        """With the points of a later command of the same name; another sweep is refused."""
-        for what in ("axes", "settings", "metric"):
-            ours, theirs = getattr(self, what), getattr(other, what)
-            if ours != theirs:
-                raise HarnessError(
-                    f"{folder} holds another sweep: its {what} are {_differing(ours, theirs)}, now "
-                    f"{_differing(theirs, ours)}\n  give this one a name of its own: --name"
-                )
-        points = {key_of(point["values"]): point for point in (*self.points, *other.points)}
-        return replace(other, points=list(points.values()))
-
-
-def _differing(one: Any, other: Any) -> str:
-    if not isinstance(one, dict):
-        return ", ".join(one) if isinstance(one, list) else str(one)
-    differing = {name: value for name, value in one.items() if other.get(name) != value}
-    return ", ".join(f"{name}={value}" for name, value in differing.items()) or "the same"
-
-
-def key_of(values: Mapping[str, Any]) -> str:
-    """What tells one set of values from another."""
-    return json.dumps(values, sort_keys=True)
-
-
-def read_plan(folder: Path) -> SweepPlan | None:
-    """Of a sweep that is there."""
-    path = folder / PLAN
-    return SweepPlan.read(path) if path.exists() else None
+READ_OFF = "published_read_off"
 
 
 @dataclass(frozen=True)
@@ -131,9 +51,65 @@ class SweepTable:
 
     folder: Path
     plan: SweepPlan
+    columns: list[Column[Line]]
     frame: pd.DataFrame
     problems: list[str]
     failed: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> Table:
+        """The columns with all that people read around them."""
+        commands = sorted(set(self.frame["command"].dropna()))
+        return Table(_title(self), self.columns, self.frame, _remarks(self), commands)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one line of a sweep's table is made from."""
+
+    point: Point
+    validated: Sequence[ValidationRecord]
+    tested: Sequence[TestRecord]
+    published: Sequence[PublishedValue]
+
+    @cached_property
+    def records(self) -> list[ValidationRecord | TestRecord]:
+        return [*self.validated, *self.tested]
+
+    @cached_property
+    def repetitions(self) -> list[Sequence[FoldFacts]]:
+        """The models of each; a repetition that was tested had been validated, too."""
+        return list({record.repetition: record.folds for record in self.records}.values())
+
+    @cached_property
+    def models(self) -> list[FoldFacts]:
+        return [fold for folds in self.repetitions for fold in folds]
+
+    @cached_property
+    def last(self) -> ValidationRecord | TestRecord | None:
+        return max(self.records, key=lambda record: record.provenance["time"], default=None)
+
+    @cached_property
+    def cost(self) -> Mapping[str, Any]:
+        return cost_of(self.models) if self.models else {}
+
+    @cached_property
+    def validation(self) -> dict[str, Any]:
+        return _validation(self.repetitions)
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        return mean_scores(list(self.tested))
+
+    @cached_property
+    def printed(self) -> dict[str, Any]:
+        """What the paper has for the point."""
+        has = self.point["values"].get
+        own = [v for v in self.published if all(has(a) == at for a, at in v["values"].items())]
+        if not own:
+            return {}
+        numbers = {_printed_name(value): value["value"] / 100 for value in own}
+        return {**numbers, READ_OFF: any(value["read_off"] for value in own)}
 
 
 def build(folder: Path) -> SweepTable:
@@ -143,62 +119,179 @@ def build(folder: Path) -> SweepTable:
         raise HarnessError(f"no sweep in {folder}: it has no {PLAN}")
     problems: list[str] = []
     validated, tested = _records(folder, plan, problems)
-    rows = []
-    for point in plan.points:
-        run = _run(point["table"], point["method"], point["params"], point["seed"])
-        rows.append(
-            {
-                **_row(point, validated[run], tested[run]),
-                **_published(point, plan.published),
-            }
-        )
-    metrics = in_order(m for row in tested.values() for r in row for m in r.scores["concatenated"])
-    printed = list(dict.fromkeys(_column_of(value) for value in plan.published))
-    columns = columns_of(plan.axes, metrics if any(tested.values()) else [], printed)
-    frame = pd.DataFrame(rows, columns=list(columns))
-    return SweepTable(folder, plan, frame, problems)
+    runs = [_run(p["table"], p["method"], p["params"], p["seed"]) for p in plan.points]
+    lines = [
+        Line(point, validated[run], tested[run], plan.published)
+        for point, run in zip(plan.points, runs, strict=True)
+    ]
+    scored = [record for line in lines for record in line.tested]
+    metrics = in_order(m for record in scored for m in record.scores["concatenated"])
+    columns = columns_of(plan, metrics if any(tested.values()) else [])
+    return SweepTable(folder, plan, columns, frame_of(columns, lines), problems)
 
 
-def write(table: SweepTable) -> list[Path]:
+def write(sweep: SweepTable) -> list[Path]:
     """Write the table beside its records; returns the files."""
+    table = sweep.table
     texts = {
         SWEEP_CSV: to_csv(table.frame),
         SWEEP_MARKDOWN: to_markdown(table),
         SWEEP_LATEX: to_latex(table),
     }
     for name, text in texts.items():
-        write_text(table.folder / name, text)
-    return [table.folder / name for name in texts]
+        write_text(sweep.folder / name, text)
+    return [sweep.folder / name for name in texts]
 
 
-def columns_of(
-    axes: Sequence[str], metrics: Sequence[str], printed: Sequence[str] = ()
-) -> dict[str, str]:
-    """Every column of sweep.csv, and what it holds."""
-    tested = {
-        f"{metric}_{embedding}{end}": f"{title_of(metric)} on the test classes, {embedding}{what}"
+def columns_of(plan: SweepPlan, metrics: Sequence[str] = ()) -> list[Column[Line]]:
+    """Every column of sweep.csv.
+
+    Args:
+        metrics: of the tests; empty if nothing was tested.
+    """
+    return [
+        Column("method", "name of --loss", lambda line: line.point["method"], View.ALL),
+        *_axis_columns(plan.axes),
+        *_validation_columns(plan.metric, bool(metrics)),
+        *_test_columns(metrics),
+        *_printed_columns(plan.published),
+        *COST,
+        Column(
+            "adjusted",
+            "parameters that the method changed: given, used and why, as JSON",
+            lambda line: key_of(line.models[0].get("adjusted", {})) if line.models else None,
+        ),
+        Column(
+            "failure", "why there is no score", lambda line: line.point.get("failure", ""),
+            View.TEXT | View.LATEX, "notes", _notes,
+        ),
+        *MEASURED_UNDER,
+        Column("params", "all parameters, as JSON", lambda line: key_of(line.point["params"])),
+        *MADE_BY,
+    ]  # fmt: skip
+
+
+def _axis_columns(axes: Sequence[str]) -> list[Column[Line]]:
+    return [_axis_column(axis, title) for axis, title in short_names(axes).items()]
+
+
+def _axis_column(axis: str, title: str) -> Column[Line]:
+    return Column(
+        axis,
+        "what the sweep varies",
+        lambda line: _plain(line.point["values"].get(axis)),
+        View.CSV if axis == "loss" else View.ALL,
+        title,
+        lambda cells: _short(cells[axis]),
+    )
+
+
+def _validation_columns(metric: str, tested: bool) -> list[Column[Line]]:
+    return [
+        Column(
+            "validation",
+            "mean over folds and seeds of the best validation score",
+            lambda line: line.validation.get("validation"),
+            View.ALL,
+            f"validation {title_of(metric)}",
+            with_interval("validation"),
+        ),
+        Column(
+            "validation_ci95",
+            "half the width of its 95 % t-interval over seeds",
+            lambda line: line.validation.get("validation_ci95"),
+        ),
+        Column(
+            "validation_sd",
+            "standard deviation over the folds, mean over seeds",
+            lambda line: line.validation.get("validation_sd"),
+            View.LATEX if tested else View.ALL,
+            "fold sd",
+            in_percent("validation_sd"),
+        ),
+        Column(
+            "seeds",
+            "n of the validation score",
+            lambda line: line.validation.get("seeds", 0),
+            View.LATEX if tested else View.ALL,
+            "n",
+        ),
+    ]
+
+
+def _test_columns(metrics: Sequence[str]) -> list[Column[Line]]:
+    if not metrics:
+        return []
+    scores = [
+        column
         for metric in metrics
         for embedding in EMBEDDINGS
-        for end, what in (("", ": mean over seeds"), ("_ci95", ": half its 95 % interval"))
-    }
-    return {
-        "method": "name of --loss",
-        **{axis: "what the sweep varies" for axis in axes},
-        "validation": "mean over folds and seeds of the best validation score",
-        "validation_ci95": "half the width of its 95 % t-interval over seeds",
-        "validation_sd": "standard deviation over the folds, mean over seeds",
-        "seeds": "n of the validation score",
-        **tested,
-        **({"test_seeds": "n of the test scores", "kind": TEST_SELECTED_MEANS} if metrics else {}),
-        **{column: "what the paper printed, as a part of 1" for column in printed},
-        **({READ_OFF: "whether that was read off a plot"} if printed else {}),
-        **COST,
-        "adjusted": "parameters that the method changed: given, used and why, as JSON",
-        "failure": "why there is no score",
-        **MEASURED_UNDER,
-        "params": "all parameters, as JSON",
-        **MADE_BY,
-    }
+        for column in _score_columns(metric, embedding)
+    ]
+    return [
+        *scores,
+        Column(
+            "test_seeds",
+            "n of the test scores",
+            lambda line: len(line.tested) or None,
+            View.LATEX,
+            "n tested",
+            lambda cells: _short(cells["test_seeds"]),
+        ),
+        Column(
+            "kind",
+            f"`{TEST_SELECTED}`: the protocol reports the epoch that was best on the test classes",
+            lambda line: line.tested[0].kind if line.tested else None,
+        ),
+    ]
+
+
+def _score_columns(metric: str, embedding: str) -> list[Column[Line]]:
+    name, title = f"{metric}_{embedding}", title_of(metric)
+    half_width = f"{name}_ci95"
+    first = metric in SHOWN_METRICS and embedding == EMBEDDINGS[0]
+    what = f"{title} on the test classes, {embedding}"
+    return [
+        Column(
+            name,
+            f"{what}: mean over seeds",
+            lambda line: line.scores.get(name),
+            View.ALL if first else View.LATEX,
+            f"{title} {embedding}",
+            with_interval(name, metric),
+        ),
+        Column(
+            half_width, f"{what}: half its 95 % interval", lambda line: line.scores.get(half_width)
+        ),
+    ]
+
+
+def _printed_columns(published: Sequence[PublishedValue]) -> list[Column[Line]]:
+    titles = {_printed_name(value): _printed_title(value) for value in published}
+    columns = [_printed_column(name, title) for name, title in titles.items()]
+    if columns:
+        explanation = "whether that was read off a plot"
+        columns.append(Column(READ_OFF, explanation, lambda line: line.printed.get(READ_OFF)))
+    return columns
+
+
+def _printed_column(name: str, title: str) -> Column[Line]:
+    return Column(
+        name,
+        "what the paper printed, as a part of 1",
+        lambda line: line.printed.get(name),
+        View.ALL,
+        f"published {title}",
+        lambda cells: "" if is_missing(cells[name]) else f"{100 * cells[name]:.4g}",
+    )
+
+
+def _notes(cells: Cells) -> str:
+    """What to know about a point, in words."""
+    read_off = cells.get(READ_OFF)
+    of_plot = not is_missing(read_off) and bool(read_off)
+    notes = ["failed" if cells["failure"] else "", "published: read off a plot" if of_plot else ""]
+    return "; ".join(filter(None, notes))
 
 
 Run = tuple[str, str, str, int]
@@ -232,40 +325,6 @@ def _run_of(table: str, record: ValidationRecord | TestRecord) -> Run:
     return _run(table, record.identity["method"], record.params, record.identity["seed"])
 
 
-def _row(
-    point: Point, validated: Sequence[ValidationRecord], tested: Sequence[TestRecord]
-) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "method": point["method"],
-        **{axis: _plain(value) for axis, value in point["values"].items()},
-        "params": key_of(point["params"]),
-        "failure": point.get("failure", ""),
-        "seeds": 0,
-    }
-    # A repetition that was tested had been validated, too.
-    records: list[ValidationRecord | TestRecord] = [*validated, *tested]
-    by_repetition: dict[int, Sequence[FoldFacts]] = {r.repetition: r.folds for r in records}
-    if not by_repetition:
-        return row
-    models = [fold for folds in by_repetition.values() for fold in folds]
-    last = max(records, key=lambda record: record.provenance["time"])
-    identity = last.identity
-    row |= {
-        **_validation(by_repetition.values()),
-        **cost_of(models),
-        "adjusted": key_of(models[0].get("adjusted", {})),
-        "protocol": identity["protocol"]["name"],
-        "dataset": identity["dataset"],
-        "trunk": identity["trunk"],
-        "commit": commit_of(last.provenance),
-        "versions": versions_of(last.provenance),
-        "command": last.provenance["command"].replace("\n", " "),
-    }
-    if tested:
-        row |= {**mean_scores(list(tested)), "test_seeds": len(tested), "kind": tested[0].kind}
-    return row
-
-
 def _validation(repetitions: Iterable[Sequence[FoldFacts]]) -> dict[str, Any]:
     """Nothing of models that no class validated."""
     scores = [
@@ -284,24 +343,12 @@ def _validation(repetitions: Iterable[Sequence[FoldFacts]]) -> dict[str, Any]:
     }
 
 
-READ_OFF = "published_read_off"
-TEST_SELECTED_MEANS = (
-    f"`{TEST_SELECTED}`: the protocol reports the epoch that was best on the test classes"
-)
-
-
-def _column_of(value: PublishedValue) -> str:
+def _printed_name(value: PublishedValue) -> str:
     return "_".join(filter(None, ["published", value["metric"], value["embedding"]]))
 
 
-def _published(point: Point, published: Sequence[PublishedValue]) -> dict[str, Any]:
-    """What the paper has for a point."""
-    has = point["values"].get
-    own = [v for v in published if all(has(axis) == at for axis, at in v["values"].items())]
-    if not own:
-        return {}
-    numbers = {_column_of(value): value["value"] / 100 for value in own}
-    return {**numbers, READ_OFF: any(value["read_off"] for value in own)}
+def _printed_title(value: PublishedValue) -> str:
+    return " ".join(filter(None, [title_of(value["metric"]), value["embedding"]]))
 
 
 def _plain(value: Any) -> Any:
@@ -315,126 +362,44 @@ def short_names(axes: Sequence[str]) -> dict[str, str]:
     return {axis: name if names.count(name) == 1 else axis for axis, name in last.items()}
 
 
-def shown(table: SweepTable) -> pd.DataFrame:
-    """The columns that people read first, as text: percent with the half-width of the interval."""
-    frame = table.frame
-    text = pd.DataFrame({"method": frame["method"]})
-    for axis, name in short_names(table.plan.axes).items():
-        if axis != "loss":
-            text[name] = [_short(value) for value in frame[axis]]
-    if frame["validation"].notna().any() or "test_seeds" not in frame:
-        text[f"validation {title_of(table.plan.metric)}"] = [
-            percent(mean, half)
-            for mean, half in zip(
-                frame["validation"].astype(float),
-                frame["validation_ci95"].astype(float),
-                strict=True,
-            )
-        ]
-        text["fold sd"] = [percent(value) for value in frame["validation_sd"].astype(float)]
-        text["n"] = frame["seeds"].astype(str)
-    for column in [c for c in frame.columns if c.endswith(EMBEDDINGS)]:
-        metric, _, embedding = column.rpartition("_")
-        spell = length if metric in LENGTHS else percent
-        values = frame[column].astype(float)
-        if values.notna().any():
-            text[f"{title_of(metric)} {embedding}"] = [
-                spell(mean, half)
-                for mean, half in zip(values, frame[f"{column}_ci95"].astype(float), strict=True)
-            ]
-    if "test_seeds" in frame:
-        text["n tested"] = frame["test_seeds"].astype("Int64").astype("string").fillna("")
-    for column in [c for c in frame.columns if c.startswith("published_") and c != READ_OFF]:
-        metric, _, embedding = column.removeprefix("published_").rpartition("_")
-        name = (
-            f"{title_of(metric)} {embedding}" if embedding in EMBEDDINGS else title_of(column[10:])
-        )
-        text[f"published {name}"] = [
-            f"{'≈ ' if read_off is True else ''}{100 * value:.4g}" if value == value else ""
-            for value, read_off in zip(frame[column].astype(float), frame[READ_OFF], strict=True)
-        ]
-    if frame["failure"].any():
-        text["failed"] = ["failed" if failure else "" for failure in frame["failure"]]
-    return text
-
-
 def _short(value: Any) -> str:
-    if isinstance(value, float) and np.isnan(value):
+    if is_missing(value):
         return ""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def notes_on(table: SweepTable) -> list[str]:
+def _remarks(sweep: SweepTable) -> list[str]:
     """What a reader must know to read the table right."""
-    frame = table.frame
-    notes = ["Percent; ± is half the 95 % interval over n seeds, none for a single one."]
+    frame = sweep.frame
+    remarks = ["Percent; ± is half the 95 % interval over n seeds, none for a single one."]
     if frame["validation"].notna().any():
-        notes.append("validation: mean over the folds, of classes that were not trained on.")
+        remarks.append("validation: mean over the folds, of classes that were not trained on.")
     if "test_seeds" in frame:
-        notes.append(
+        remarks.append(
             "concatenated: the embeddings of the fold models side by side; separated: their mean. "
             "The test classes were opened for every point: the best of them is test-selected."
         )
         if (frame["kind"] == TEST_SELECTED).any():
-            notes.append("Each point reports the epoch that was best on the test classes.")
+            remarks.append("Each point reports the epoch that was best on the test classes.")
     changed = set(zip(frame["method"], frame["adjusted"].astype(object).fillna("{}"), strict=True))
     for method, adjusted in sorted(changed):
-        notes += [
+        remarks += [
             f"{method} used {name}={note['used']}, given {note['given']}: {note['reason']}."
             for name, note in json.loads(adjusted).items()
         ]
-    if table.plan.published:
-        notes.append("published: in percent, by the paper; ≈ was read off a plot.")
+    if sweep.plan.published:
+        remarks.append("published: in percent, by the paper.")
     for method, failure in sorted(set(zip(frame["method"], frame["failure"], strict=True))):
         if failure:
-            notes.append(f"{method} failed: {failure}")
-    return notes
+            remarks.append(f"{method} failed: {failure}")
+    return remarks
 
 
-def heading(table: SweepTable, text: Spell = str, code: Spell = str) -> str:
-    """What was swept, on what.
-
-    Args:
-        text, code: how names are written.
-    """
-    plan, frame = table.plan, table.frame
-    axes = ", ".join(code(axis) for axis in plan.axes if axis != "loss")
-    on = [", ".join(sorted(frame[name].dropna().unique())) for name in ("dataset", "trunk")]
-    parts = [axes, *map(text, on)]
+def _title(sweep: SweepTable) -> str:
+    """What was swept, on what."""
+    plan, frame = sweep.plan, sweep.frame
+    axes = ", ".join(axis for axis in plan.axes if axis != "loss")
+    parts = [axes, *(", ".join(sorted(frame[n].dropna().unique())) for n in ("dataset", "trunk"))]
     if "protocol" in plan.settings:
-        parts.append(f"protocol {code(str(plan.settings['protocol']))}")
-    return f"{text(table.folder.name)}: {', '.join(filter(None, parts))}"
-
-
-def to_markdown(table: SweepTable) -> str:
-    """The table with what it varies above and how to read it below."""
-    commands = map(markdown_code, sorted(set(table.frame["command"].dropna())))
-    made = ", ".join(commands)
-    lines = [
-        f"# {heading(table, markdown_text, markdown_code)}",
-        "",
-        *markdown_table(shown(table)),
-        "",
-        *map(markdown_text, notes_on(table)),
-        *(["", f"Made by {made}."] if made else []),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def to_latex(table: SweepTable) -> str:
-    """A table environment to \\input; plain LaTeX, no package needed."""
-    text = shown(table)
-    lines = [
-        r"\begin{table}",
-        r"\centering\scriptsize",
-        rf"\begin{{tabular}}{{l{'r' * (len(text.columns) - 1)}}}",
-        r"\hline",
-        rf"{' & '.join(map(escape, text.columns))} \\",
-        r"\hline",
-        *(rf"{' & '.join(map(escape, row))} \\" for row in text.astype(str).to_numpy()),
-        r"\hline",
-        r"\end{tabular}",
-        rf"\caption{{{escape(' '.join([heading(table) + '.', *notes_on(table)]))}}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+        parts.append(f"protocol {plan.settings['protocol']}")
+    return f"{sweep.folder.name}: {', '.join(filter(None, parts))}"

@@ -72,9 +72,10 @@ def test_the_table_says_how_many_images_were_left_out(cub: RunConfig, birds: Pat
     search([cub])
     values = {"reproductions": 1, "workers": 1, "device": "cpu", "runs_dir": cub.runs_dir}
     table = evaluate([], {**values, "results_dir": cub.results_dir}).tables[0]
-    frame = build(table).frame
+    board = build(table)
+    frame = board.frame
     assert set(frame["missing_images"]) == {3}
-    assert "left out because they are missing or broken: 3." in to_markdown(frame)
+    assert "left out because they are missing or broken: 3." in to_markdown(board.table())
     frame = frame.set_index("method")
     assert frame.loc["proxyanchor", "queries"] == 8 * 4 - 1
 

@@ -29,7 +29,8 @@ from harness.protocols.mlrc import GLYPHS
 from harness.records.layout import CHECKPOINT, LEDGER, RECORDS
 from harness.records.records import TestRecord
 from harness.system.progress import Event, Validated
-from harness.tables import leaderboard, rendering
+from harness.tables import leaderboard
+from harness.tables.column import View
 from harness.training.replay import replayed
 from harness.training.trial import train, units_of
 
@@ -158,7 +159,7 @@ def test_one_model_is_searched_trained_and_tested(folder_config: RunConfig, prot
     (record,) = records_of(folder_config)
     assert (record.kind, record.search["trials"]) == ("reproduction", 1)
     assert openings_of(folder_config, "proxyanchor") == 1
-    shown = rendering.shown(leaderboard.build(done.tables[0]).frame)
+    shown = leaderboard.build(done.tables[0]).table().texts(View.LATEX)
     assert ("P@1 sd" in shown) == (protocol == "two_stage")
     assert len(record.folds) == (2 if protocol == "two_stage" else 1)
     assert "separated" not in record.scores
@@ -420,4 +421,4 @@ def test_a_data_set_with_the_same_classes_in_its_test_is_never_ranked(
     (folder,) = done.tables
     table = leaderboard.build(folder)
     assert table.frame["rank"].isna().all()
-    assert any("on the same classes" in note for note in rendering.notes_on(table.frame))
+    assert any("on the same classes" in remark for remark in table.table().remarks)

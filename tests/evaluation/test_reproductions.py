@@ -515,7 +515,7 @@ def test_a_half_finished_search_is_evaluated_and_marked(table: Path) -> None:
     """Two trials of the fifty that the protocol asks for."""
     row = pd.read_csv(table / "leaderboard.csv").set_index("method").loc["proxyanchor"]
     assert row["trials"] == 2 and row["incomplete"]
-    assert "proxyanchor †" in (table / "leaderboard.md").read_text()
+    assert " of 50 trials" in (table / "leaderboard.md").read_text()
 
 
 def test_a_truncated_record_of_a_model_is_set_aside_and_the_model_trained_again(

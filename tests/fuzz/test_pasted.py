@@ -28,10 +28,10 @@ from harness.plain_text import one_line
 from harness.records.classes import note_test_classes
 from harness.records.layout import PLAN, record_path, validation_path
 from harness.records.records import TestRecord, ValidationRecord
+from harness.records.sweep_plan import SweepPlan
 from harness.system.files import write_json
 from harness.tables import sweeps
 from harness.tables.latex import LATEX_SPECIAL
-from harness.tables.sweeps import SweepPlan
 
 PIECES = (
     *(

@@ -10,7 +10,6 @@ from made_records import make_record, put
 from harness.judgement.selection import correlations, scatter, selection_in
 from harness.judgement.stats import rank_correlation
 from harness.tables.leaderboard import build
-from harness.tables.rendering import notes_on
 
 
 def put_methods(results: Path, scores: list[tuple[float, float]]) -> Path:
@@ -59,4 +58,4 @@ def test_the_scatter_has_every_method_at_its_place(tmp_path: Path) -> None:
 def test_the_notes_of_a_table_have_the_correlation(tmp_path: Path) -> None:
     table = put_methods(tmp_path, [(0.1, 0.2), (0.2, 0.1), (0.3, 0.3), (0.4, 0.5), (0.5, 0.4)])
     expected = "Rank correlation of validation and test MAP@R over 5 methods: 0.80 at 512, 0.80 at"
-    assert any(note.startswith(expected) for note in notes_on(build(table).frame))
+    assert any(note.startswith(expected) for note in build(table).table().remarks)

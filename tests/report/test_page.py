@@ -224,7 +224,7 @@ def test_nobody_is_called_the_best_from_too_few_reproductions(
     folder = put_scores(tmp_path, "two", [0.4, 0.5])
     assert {line.group for line in boards(table_in(folder))[0].lines} == {""}
     enough = boards(table_in(next(results.glob("mlrc/cub-*"))))[0].lines
-    assert [line.group for line in enough][:2] == ["best", ""]
+    assert [line.group for line in enough][:2] == ["same", ""]
 
 
 def test_a_page_of_single_runs_at_fixed_parameters_claims_nothing_and_misses_no_search(

@@ -285,6 +285,6 @@ def test_records_say_how_the_trial_was_chosen(pairs: RunConfig) -> None:
     board = leaderboard.build(table)
     assert set(board.frame["selection"]) == {"pairs"}
     assert "Trials were scored with selection=pairs: the mean over quarters" in to_markdown(
-        board.frame
+        board.table()
     )
-    assert "| `selection` |" in describe_columns(board.frame)
+    assert "| `selection` |" in describe_columns(board.table(), "leaderboard.csv")

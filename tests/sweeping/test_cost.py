@@ -12,7 +12,8 @@ from harness.errors import HarnessError
 from harness.experiment import build_experiment
 from harness.records.records import FoldRecord
 from harness.sweeping import cost
-from harness.sweeping.cost import measure_costs, shown
+from harness.sweeping.cost import measure_costs
+from harness.tables.column import View
 from harness.tables.training_cost import converged_step
 
 SETTINGS = ("dataset", "protocol", "trunk", "cache_dir", "runs_dir", "results_dir")
@@ -43,7 +44,7 @@ def test_costs_are_those_of_the_trained_models(folder_config: RunConfig, tmp_pat
     written = pd.read_csv(costs.files[0])
     assert written["ms_per_step"].tolist() == pytest.approx(costs.frame["ms_per_step"].tolist())
     assert "proxygml" in costs.files[1].read_text()
-    assert shown(costs.frame)["method"].tolist() == ["contrastive", "proxygml"]
+    assert costs.table.texts(View.TERMINAL)["method"].tolist() == ["contrastive", "proxygml"]
     # Another loss is measured beside them, in the same table.
     more = measure_costs(["triplet", "proxygml"], settings, folds=2)
     assert more.frame["method"].tolist() == ["contrastive", "triplet", "proxygml"]

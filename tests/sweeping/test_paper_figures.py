@@ -14,11 +14,12 @@ from harness.errors import HarnessError
 from harness.experiment import build_experiment
 from harness.losses.method import Method
 from harness.model.build import check_method
+from harness.records.sweep_plan import SweepPlan
 from harness.sweeping import paper_figures
 from harness.sweeping.axes import config_at, parse_axis
 from harness.sweeping.figure_sweep import build_sweep
 from harness.sweeping.paper_figures import PaperFigure, find_figure, load_figures
-from harness.tables.sweeps import SweepPlan, build
+from harness.tables.sweeps import build
 
 ROOT = Path(__file__).parents[2]
 FIGURES = load_figures()

@@ -22,12 +22,14 @@ from harness.losses.proxygml import ProxyGMLLoss
 from harness.metrics.names import METRICS
 from harness.records.layout import FOLD_RECORD, LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
 from harness.records.ledger import read_ledger
+from harness.records.sweep_plan import PublishedValue
 from harness.sweeping import run
 from harness.sweeping.axes import parse_axis
 from harness.sweeping.run import Sweep
 from harness.system.progress import Event, Listener, PointEnded, ignore
 from harness.tables import sweeps
-from harness.tables.sweeps import PublishedValue, SweepTable
+from harness.tables.column import View
+from harness.tables.sweeps import SweepTable
 from harness.training.trial import run_trial, units_of
 
 AXES = ("params.proxies_per_class=1,2", "params.ratio=0.5,1")
@@ -186,7 +188,7 @@ def test_a_point_that_fails_is_told_and_the_others_go_on(
         table = sweep("params.ratio=0.5,1")
     assert table.frame["seeds"].tolist() == [0, 1]
     assert "not with this ratio" in table.frame["failure"][0]
-    assert sweeps.shown(table)["failed"].tolist() == ["failed", ""]
+    assert table.table.texts(View.TERMINAL)["notes"].tolist() == ["failed", ""]
     assert "not with this ratio" in (table.folder / SWEEP_MARKDOWN).read_text()
     (failed,) = table.failed
     assert failed.startswith("proxygml ratio=0.5: ") and "not with this ratio" in failed
@@ -233,7 +235,7 @@ def test_the_files_are_made_from_the_plan_and_the_records_alone(
     for name in files:
         assert (copy / name).read_bytes() == (table.folder / name).read_bytes()
     frame = pd.read_csv(copy / SWEEP_CSV)
-    assert set(frame.columns) == set(sweeps.columns_of(table.plan.axes, METRICS))
+    assert set(frame.columns) == {column.name for column in sweeps.columns_of(table.plan, METRICS)}
 
 
 def test_every_value_is_checked_before_any_work(
@@ -318,9 +320,10 @@ def test_what_a_paper_printed_stands_beside_its_points(sweep: RunSweep) -> None:
     table = sweep("params.ratio=0.5,1", published=published)
     assert table.frame["published_recall_at_1"][0] == pytest.approx(0.845)
     assert np.isnan(table.frame["published_recall_at_1"][1])
-    shown = sweeps.shown(table)
-    assert shown["published R@1"].tolist() == ["≈ 84.5", ""]
-    assert shown["published NMI"].tolist() == ["≈ 70", "70"]
+    shown = table.table.texts(View.MARKDOWN)
+    assert shown["published R@1"].tolist() == ["84.5", ""]
+    assert shown["published NMI"].tolist() == ["70", "70"]
+    assert shown["notes"].tolist() == ["published: read off a plot", ""]
 
 
 def test_a_protocol_without_validation_classes_needs_test(sweep: RunSweep) -> None:

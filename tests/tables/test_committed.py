@@ -28,7 +28,6 @@ from harness.records.layout import (
 from harness.records.ledger import read_ledger
 from harness.records.records import Identity, TestRecord, read_record
 from harness.records.rows import read_rows
-from harness.tables.marks import MARKS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -99,7 +98,7 @@ def leaderboards_in(document: Path) -> list[list[str]]:
     """The rows of every leaderboard that a document shows."""
     lines = document.read_text().splitlines()
     blocks = [list(block) for _, block in groupby(lines, key=lambda line: line.startswith("|"))]
-    return [block for block in blocks if block[0].startswith("| rank | method |")]
+    return [block for block in blocks if block[0].startswith("| group | method |")]
 
 
 SHOWN = [rows for document in DOCUMENTS for rows in leaderboards_in(document)]
@@ -123,14 +122,6 @@ def test_the_head_of_every_committed_leaderboard_is_shown_in_a_document(table: P
 def test_the_commands_of_every_table_are_in_the_readme_of_the_results(table: Path) -> None:
     headings = re.findall("^## (.+)$", (RESULTS / "README.md").read_text(), flags=re.MULTILINE)
     assert f"{table.parent.name}/{table.name}" in headings
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_marks_that_a_document_shows_are_explained_in_it(document: Path) -> None:
-    shown = "\n".join(row for rows in leaderboards_in(document) for row in rows)
-    lines = [line for line in document.read_text().splitlines() if not line.startswith("|")]
-    for mark in MARKS:
-        assert mark.symbol not in shown or mark.symbol in "\n".join(lines), mark.symbol
 
 
 @every_table

@@ -20,9 +20,11 @@ from harness.errors import HarnessError
 from harness.judgement.judge import find_pairs_of, judge
 from harness.metrics.names import METRICS, parse_metrics
 from harness.system.files import read_json, write_json
-from harness.tables import columns, latex, leaderboard, rendering
+from harness.tables import latex, leaderboard, rendering
+from harness.tables.column import Column, View
+from harness.tables.leaderboard_columns import NEWER, Line, columns_of
 
-COLUMNS = columns.columns_of(METRICS)
+COLUMNS = [column.name for column in columns_of()]
 BASE = [0.50, 0.52, 0.51, 0.53, 0.50, 0.52]
 
 
@@ -34,6 +36,11 @@ def table(tmp_path: Path) -> Path:
     put_scores(tmp_path, "behind", [s - 0.1 - 0.001 * i for i, s in enumerate(BASE)])
     put_scores(tmp_path, "short_&_new", [s - 0.05 for s in BASE[:4]], search={})
     return put_scores(tmp_path, "untrained", [0.1], kind="naive", search={}, folds=[], params={})
+
+
+def shown_row(board: leaderboard.Leaderboard, name: str) -> pd.Series:
+    """What people see of a row."""
+    return board.table().texts(View.TERMINAL).set_index("method").loc[name]
 
 
 def frame_of(table: Path) -> pd.DataFrame:
@@ -92,8 +99,10 @@ def test_the_score_of_a_row_is_the_mean_over_its_searches(tmp_path: Path) -> Non
     scores = json.loads(frame.loc["twice", "search_scores"])
     assert scores == pytest.approx([np.mean(BASE) + 0.2, np.mean(BASE)])
     assert frame.loc["other", "search_scores"] == "[]"
-    assert rendering.shown(board.frame)["searches"].tolist() == ["71.33, 51.33", "", ""]
-    assert "the mean over its searches" in rendering.to_markdown(board.frame)
+    shown = board.table().texts(View.PAGE)
+    assert shown["searches"].tolist() == ["71.33, 51.33", "", ""]
+    assert shown_row(board, "twice")["MAP@R 512"].startswith("61.33 ± ")
+    assert "the mean over its searches" in rendering.to_markdown(board.table())
 
 
 def test_more_trials_of_one_search_are_no_other_search(tmp_path: Path) -> None:
@@ -104,7 +113,7 @@ def test_more_trials_of_one_search_are_no_other_search(tmp_path: Path) -> None:
     row = frame_of(table).loc["ms"]
     assert row["map_at_r_concatenated"] == pytest.approx(np.mean(BASE) - 0.1)
     assert row["search_scores"] == "[]"
-    assert "searches" not in rendering.shown(leaderboard.build(table).frame)
+    assert "searches" not in leaderboard.build(table).table().texts(View.PAGE)
 
 
 def test_a_run_under_two_names_counts_once(tmp_path: Path) -> None:
@@ -184,25 +193,65 @@ def test_a_table_says_which_rows_had_no_fair_chance(unfair: Path) -> None:
     assert written["at_step_limit"].tolist()[:2] == [0.25, 0.2]
 
 
-def test_marks_and_what_they_mean_are_in_every_rendering(
+def test_every_rendering_says_in_words_which_rows_had_no_fair_chance(
     unfair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["leaderboard", "--results-dir", str(tmp_path)]) == 0
     terminal = capsys.readouterr().out
-    markdown = (unfair / "leaderboard.md").read_text()
-    for text in (terminal, markdown):
-        assert re.search(r"[|│] unfair † ‡ ◁ ↑ ⊣ +[|│]", text)
-        assert re.search(r"[|│] fair † +[|│]", text) and re.search(r"[|│] older † +[|│]", text)
-        for column in ("fold sd", "dimensions", "at limit"):
-            assert column in text
-    tex = (unfair / "leaderboard.tex").read_text()
-    assert r"unfair $\dagger$ $\ddagger$ $\triangleleft$ $\uparrow$ $\dashv$ & " in tex
-    assert r"2 & fair $\dagger$ & " in tex and "fold sd & dim." in tex
-    for text in (terminal, markdown, tex.replace(r"\%", "%")):
-        assert "more than 20 % of the models ended at the step limit" in text
-        assert "most models were best when they were first validated" in text
-        assert "the search was still rising" in text
-        assert "a best value lies on an end of its range: unfair (alpha low)." in text
+    assert all(len(line) <= 80 for line in terminal.splitlines()[:12])
+    notes = (
+        "stopped by the step limit; best at first validation; search still improving; "
+        "best value at the edge of its range; 5 of 10 reproductions"
+    )
+    board = leaderboard.build(unfair)
+    assert shown_row(board, "unfair")["notes"] == notes
+    assert shown_row(board, "fair")["notes"] == "5 of 10 reproductions"
+    for file in ("leaderboard.md", "leaderboard.tex", "leaderboard.csv"):
+        assert notes in (unfair / file).read_text(), file
+    assert "search still improving" in " ".join(terminal.split())
+
+
+def test_people_see_at_most_six_columns_of_any_leaderboard(unfair: Path) -> None:
+    board = leaderboard.build(unfair)
+    for view in (View.TERMINAL, View.MARKDOWN):
+        assert sum(view in column.shown for column in columns_of(board.shape)) <= 6
+    for symbol in "†‡◁§↑⊣≡≈":
+        assert symbol not in rendering.to_markdown(board.table())
+
+
+def test_a_column_is_added_by_one_declaration(
+    unfair: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is then in the CSV file, in its list of columns, behind --columns and where it says."""
+    added: Column[Line] = Column(
+        "longest",
+        "steps of the longest training",
+        lambda line: max(fold["steps"] for fold in line.folds),
+        View.MARKDOWN | View.LATEX | View.PAGE,
+        "most steps",
+    )
+    monkeypatch.setattr("harness.tables.leaderboard_columns.NEWER", (*NEWER, added))
+    flags = ["--results-dir", str(tmp_path), "--columns", "method,longest"]
+    assert main(["leaderboard", *flags]) == 0
+    assert "most steps" in capsys.readouterr().out
+    frame = pd.read_csv(unfair / "leaderboard.csv")
+    assert frame.columns[-1] == "longest" and set(frame["longest"]) == {400}
+    assert "| `longest` | steps of the longest" in (unfair / "leaderboard_columns.md").read_text()
+    for file in ("leaderboard.md", "leaderboard.tex"):
+        assert "most steps" in (unfair / file).read_text()
+    page = tmp_path / "page.html"
+    assert main(["report", "--results-dir", str(tmp_path), "--output", str(page)]) == 0
+    assert ">most steps</th>" in page.read_text()
+
+
+def test_a_column_that_does_not_exist_is_refused_by_name(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["leaderboard", "--results-dir", str(tmp_path), "--columns", "trails"]) == 2
+    assert "no column named 'trails'. Did you mean 'trials'?" in capsys.readouterr().err
 
 
 def test_a_method_that_ended_at_its_base_says_so(tmp_path: Path) -> None:
@@ -211,9 +260,9 @@ def test_a_method_that_ended_at_its_base_says_so(tmp_path: Path) -> None:
     table = put_scores(tmp_path, "hpl-pa", [0.5], params={"coarse_weight": 2e-3}, search=search)
     put_scores(tmp_path, "hpl-nca", [0.4], params={"coarse_weight": 0.5}, search=search)
     assert frame_of(table)["almost_base"].tolist() == ["proxyanchor", ""]
-    markdown = rendering.to_markdown(leaderboard.build(table).frame)
-    assert "| hpl-pa † ≡ |" in markdown and "| hpl-nca † |" in markdown
-    assert "it trains almost as its base does: hpl-pa (proxyanchor)." in markdown
+    board = leaderboard.build(table)
+    assert shown_row(board, "hpl-pa")["notes"] == "coincides with its base; 1 of 10 reproductions"
+    assert shown_row(board, "hpl-nca")["notes"] == "1 of 10 reproductions"
 
 
 def test_a_single_model_is_not_blamed_for_its_steps(tmp_path: Path) -> None:
@@ -224,7 +273,7 @@ def test_a_single_model_is_not_blamed_for_its_steps(tmp_path: Path) -> None:
     table = path.parent.parent.parent
     frame = frame_of(table)
     assert pd.isna(frame.loc["ms (single 512)", "at_step_limit"])
-    markdown = rendering.to_markdown(leaderboard.build(table).frame)
+    markdown = rendering.to_markdown(leaderboard.build(table).table())
     assert "MAP@R 512" in markdown and "separated" not in markdown  # it has no such scores
 
 
@@ -240,9 +289,7 @@ def test_validation_scores_have_the_name_of_the_metric_that_selects(
     assert main(["leaderboard", "--results-dir", str(tmp_path)]) == 0
     assert "Validation P@1 (across) and test MAP@R" in capsys.readouterr().out
     markdown = (table / "leaderboard.md").read_text()
-    assert "| validation P@1 |" in markdown and "validation MAP@R" not in markdown
     assert "Rank correlation of validation P@1 and test MAP@R" in markdown
-    assert "& val. & fold sd &" in (table / "leaderboard.tex").read_text()
 
 
 @pytest.mark.parametrize(
@@ -316,16 +363,28 @@ def test_the_csv_is_one_line_per_row_and_quotes_its_json(tmp_path: Path) -> None
     assert rows[1][rows[0].index("params")] == '{"a": 1, "b": "x,y"}'
 
 
-def test_markdown_marks_instead_of_bolding(table: Path) -> None:
-    text = rendering.to_markdown(leaderboard.build(table).frame)
-    assert "| 1 | first † |" in text and "| close ≈ † |" in text and "| behind † |" in text
-    assert "**" not in text
-    assert "≈ not distinguishable from the best" in text
-    assert "Below 5 reproductions" in text
+def test_rows_share_a_letter_exactly_if_they_are_not_shown_to_differ(tmp_path: Path) -> None:
+    """Twelve classes that differ alike: a tenth is shown, a half-width of the noise is not."""
+    table = put_scores(tmp_path, "first", BASE)
+    put_scores(tmp_path, "close", [s + d for s, d in zip(BASE, [0.01, -0.02] * 3, strict=True)])
+    put_scores(tmp_path, "behind", [s - 0.1 - 0.001 * i for i, s in enumerate(BASE)])
+    board = leaderboard.build(table)
+    groups = {name: shown_row(board, name)["group"] for name in ("first", "close", "behind")}
+    assert groups == {"first": "A", "close": "A", "behind": "B"}
+    assert leaderboard.leaders(board) == {"first", "close"}
+    text = rendering.to_markdown(board.table())
+    assert text.splitlines()[2].startswith("| group | method | MAP@R 512 | P@1 512 | notes |")
+    assert "**" not in text and "rows that share a letter are not shown to differ" in text
+
+
+def test_nobody_leads_where_nothing_is_shown(tmp_path: Path) -> None:
+    table = put_scores(tmp_path, "one", [0.5])
+    put_scores(tmp_path, "other", [0.4])
+    assert leaderboard.leaders(leaderboard.build(table)) == set()
 
 
 def test_latex_is_balanced_and_every_row_has_every_column(table: Path) -> None:
-    text = latex.to_latex(leaderboard.build(table).frame)
+    text = latex.to_latex(leaderboard.build(table).table())
     opened = re.findall(r"\\begin\{(\w+)\}", text)
     closed = re.findall(r"\\end\{(\w+)\}", text)
     assert opened == list(reversed(closed)) == ["table", "tabular"]
@@ -341,7 +400,7 @@ def test_latex_is_balanced_and_every_row_has_every_column(table: Path) -> None:
 
 
 def test_latex_prints_names_as_they_stand(table: Path) -> None:
-    assert r"short\_\&\_new" in latex.to_latex(leaderboard.build(table).frame)
+    assert r"short\_\&\_new" in latex.to_latex(leaderboard.build(table).table())
     assert latex.escape(r"50% of {a}_b #1 ~ ^ \x $") == (
         r"50\% of \{a\}\_b \#1 \textasciitilde{} \textasciicircum{} \textbackslash{}x \$"
     )
@@ -349,7 +408,7 @@ def test_latex_prints_names_as_they_stand(table: Path) -> None:
 
 def test_every_column_is_described(table: Path) -> None:
     board = leaderboard.build(table)
-    text = rendering.describe_columns(board.frame)
+    text = rendering.describe_columns(board.table(), "x.csv")
     assert [f"| `{column}` | " in text for column in board.frame] == [True] * len(
         board.frame.columns
     )
@@ -380,14 +439,17 @@ def test_metrics_on_demand_join_the_run_they_belong_to(tmp_path: Path) -> None:
     board = leaderboard.build(paths[0].parent.parent.parent)
     assert board.problems == []
     more = ["recall_at_2", "recall_at_10", "covering_radius", "nmi"]
-    assert columns.metrics_in(board.frame) == [*METRICS, *more]
+    assert leaderboard.metrics_in(board.frame) == [*METRICS, *more]
     row = board.frame.set_index("method").loc["ms"]
     assert row["reproductions"] == 3 and row["nmi_concatenated"] == pytest.approx(0.7)
     assert row["covering_radius_separated"] == 0.3
-    table = rendering.shown(board.frame).set_index("method")
-    assert table.loc["ms †", "covering radius 512"] == "0.300"
-    assert table.loc["ms †", "R@10 512"] == "90.00" and table.loc["plain †", "R@10 512"] == ""
-    assert "`nmi_concatenated` | NMI on the test classes" in rendering.describe_columns(board.frame)
+    more_columns = ["method", "covering_radius_concatenated", "recall_at_10_concatenated"]
+    shown = board.table().texts(View.TERMINAL, more_columns).set_index("method")
+    assert shown.loc["ms", "covering radius 512"] == "0.300"
+    assert shown["R@10 512"].to_dict() == {"ms": "90.00", "plain": ""}
+    assert "`nmi_concatenated` | NMI on the test classes" in rendering.describe_columns(
+        board.table(), "x.csv"
+    )
 
 
 def test_metrics_are_named_as_people_write_them() -> None:

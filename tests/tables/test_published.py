@@ -118,7 +118,7 @@ def beside_ours(results: Path, spec: str = "mlrc", **changes: Any) -> Any:
 
 def test_ours_stands_beside_the_published_value_where_protocols_agree(tmp_path: Path) -> None:
     found = beside_ours(tmp_path)
-    assert list(found.rows.columns) == list(COLUMNS)
+    assert list(found.rows.columns) == [column.name for column in COLUMNS]
     rows = found.rows.set_index(["protocol_variant", "embedding", "metric"])
     row = rows.loc[("mlrc", "concatenated", "map_at_r")]
     assert row["published"] == 26.53 and np.isnan(row["published_ci95"])
@@ -259,7 +259,10 @@ def test_the_command_prints_and_writes_both(
     assert main(["leaderboard", "--results-dir", str(tmp_path), "--published"]) == 0
     assert "Ours and published, in percent" in capsys.readouterr().out
     frame = pd.read_csv(table / "published.csv")
-    assert list(frame.columns) == list(COLUMNS) and frame["published"].dtype == np.float64
+    assert (
+        list(frame.columns) == [column.name for column in COLUMNS]
+        and frame["published"].dtype == np.float64
+    )
 
 
 def test_numbers_are_found_in_the_package_and_missing_ones_named(
