@@ -22,7 +22,7 @@ from harness.searching.loop import search
 from harness.searching.trials import index_of
 from harness.training import fold as training
 from harness.training.kept_embeddings import scored_indices
-from harness.training.opened import OpenedExperiment
+from harness.training.opened import open_experiment
 from harness.training.trial import trial_units, units_of
 from harness.training.unit import Unit
 
@@ -207,13 +207,15 @@ def test_a_lost_journal_is_rebuilt_from_the_records_of_trials(
     assert again.trial_scores == first.trial_scores and again.trial_folds == first.trial_folds
 
 
-def test_train_shares_its_models_with_no_reproduction(pairs: RunConfig) -> None:
-    experiment = build_experiment(pairs)
-    trainval = open_part(experiment, "trainval")
+def test_a_trial_shares_its_models_with_train_and_none_with_reproductions(
+    pairs: RunConfig,
+) -> None:
+    opened = open_experiment(build_experiment(pairs))
+    experiment, trainval = opened.experiment, opened.trainval
     params = experiment.published_params
-    of_trial = trial_units(experiment, trainval, params, repetition=1)
-    own = loop.OpenedStudy(study_of(experiment), OpenedExperiment(experiment, trainval))
+    own = loop.OpenedStudy(study_of(experiment), opened)
     assert own.units(params)[0].folder == trial_units(experiment, trainval, params)[0].folder
+    of_trial = trial_units(experiment, trainval, params, repetition=1)
     reproduced = units_of(experiment, trainval, params, repetition=1)
     assert not {u.folder for u in of_trial} & {u.folder for u in reproduced}
     assert [u.classes for u in reproduced] == list(experiment.split.folds)
