@@ -100,7 +100,7 @@ class RunConfig:
         "",
         help="Name of the loss, or a Python file that defines one. More losses may follow.",
         panel=WHAT,
-        commands=(*MEASURE, *STUDIES),
+        commands=(*MEASURE, *STUDIES, "calibrate"),
         flags=("--loss", "-l"),
         is_path=True,
         picks_searches=True,
@@ -109,7 +109,7 @@ class RunConfig:
         "glyphs",
         help="Name of the data set, or folder:PATH.",
         panel=WHAT,
-        commands=(*MEASURE, *STUDIES, *TABLE, "check", "list"),
+        commands=(*MEASURE, *STUDIES, *TABLE, "check", "list", "calibrate"),
         is_axis=True,
         picks_searches=True,
     )
@@ -117,7 +117,7 @@ class RunConfig:
         "mlrc",
         help="Name of the protocol, with changed fields if any: mlrc+batch_size=64.",
         panel=WHAT,
-        commands=(*MEASURE, *STUDIES, *TABLE, "check", "compare", "data prepare"),
+        commands=(*MEASURE, *STUDIES, *TABLE, "check", "compare", "data prepare", "calibrate"),
         is_axis=True,
         picks_searches=True,
     )
@@ -134,7 +134,7 @@ class RunConfig:
         "",
         help="Name of the trunk network.",
         panel=WHAT,
-        commands=(*MEASURE, *STUDIES, *TABLE, "check", "compare", "data prepare"),
+        commands=(*MEASURE, *STUDIES, *TABLE, "check", "compare", "data prepare", "calibrate"),
         default_help="the trunk of the protocol",
         is_axis=True,
         picks_searches=True,
@@ -143,7 +143,7 @@ class RunConfig:
         "",
         help="File with weights of the trunk, or none for random weights.",
         panel=ADVANCED,
-        commands=(*MEASURE, "check", "data prepare"),
+        commands=(*MEASURE, "check", "data prepare", "calibrate"),
         default_help="the weights that come with the trunk",
         is_path=True,
         is_axis=True,
@@ -171,7 +171,7 @@ class RunConfig:
         0,
         help="Number of trials.",
         panel=LENGTH,
-        commands=SEARCH,
+        commands=(*SEARCH, "calibrate"),
         default_help="the number in the protocol, 50",
     )
     trials_per_dimension: Count = key(
@@ -206,7 +206,7 @@ class RunConfig:
         0,
         help="Number of reproductions, each trained with a different seed.",
         panel=LENGTH,
-        commands=("eval",),
+        commands=("eval", "calibrate"),
         default_help="the number in the protocol, 10",
     )
     searches: Positive = key(
@@ -214,7 +214,7 @@ class RunConfig:
         help="Number of independent searches per loss. The seeds are --seed, --seed + 1 and so "
         "on. A row's score is the mean over its searches.",
         panel=LENGTH,
-        commands=SEARCH,
+        commands=(*SEARCH, "calibrate"),
         minimum=1,
     )
     repeat: Count = key(
@@ -227,14 +227,14 @@ class RunConfig:
         "",
         help="Search algorithm: gp, tpe, random or grid.",
         panel=ADVANCED,
-        commands=SEARCH,
+        commands=(*SEARCH, "calibrate"),
         default_help="the method's sampler",
     )
     seed: Count = key(
         0,
         help="Random seed for the search and all of its runs.",
         panel=ADVANCED,
-        commands=MEASURE,
+        commands=(*MEASURE, "calibrate"),
         default_help="0",
         is_axis=True,
         picks_searches=True,
@@ -243,7 +243,7 @@ class RunConfig:
         0,
         help="Number of worker processes.",
         panel=WHERE,
-        commands=(*SEARCH, "eval", "sweep"),
+        commands=(*SEARCH, "eval", "sweep", "calibrate"),
         default_help="one per GPU, or one per CPU core",
     )
     per_gpu: Positive | Literal["auto"] = key(
@@ -279,13 +279,13 @@ class RunConfig:
         "auto",
         help="Device: auto, cuda, cuda:N or cpu.",
         panel=WHERE,
-        commands=(*MEASURE, *MODELS, "data prepare"),
+        commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
     )
     allow_missing: bool = key(
         False,
         help="Continue without images that are missing or broken.",
         panel=DATA,
-        commands=(*MEASURE, "data prepare"),
+        commands=(*MEASURE, "data prepare", "calibrate"),
     )
     cache: Literal["on", "off"] = key(
         "on",
@@ -297,7 +297,7 @@ class RunConfig:
         "",
         help="Folder that contains the data set.",
         panel=DATA,
-        commands=(*MEASURE, *MODELS, "check", "data check", "data prepare"),
+        commands=(*MEASURE, *MODELS, "check", "data check", "data prepare", "calibrate"),
         variable="HARNESS_DATA",
         is_path=True,
     )
@@ -336,7 +336,7 @@ class RunConfig:
         "~/.cache/metric-harness",
         help="Folder for cached images and features.",
         panel=DATA,
-        commands=(*MEASURE, *MODELS, "data prepare"),
+        commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
         variable="HARNESS_CACHE",
         is_path=True,
     )

@@ -39,7 +39,7 @@ LAYERS = (
         ("data",),
         ("training",),
     ),
-    *(("searching",), ("evaluation",), ("sweeping",), ("report",), ("cli",)),
+    *(("searching",), ("evaluation",), ("calibration", "sweeping"), ("report",), ("cli",)),
     ("__init__", "__main__", "testing"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}

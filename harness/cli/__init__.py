@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.bug import report_bug
+from harness.cli.calibrate import calibrate
 from harness.cli.check import check
 from harness.cli.compare import compare
 from harness.cli.cost import cost
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 app.command()(search)
 app.command()(check)
+app.command()(calibrate)
 app.command()(submit)
 app.command()(retry)
 app.command("eval")(evaluate)
