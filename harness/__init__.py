@@ -198,6 +198,7 @@ def compare(
     protocol: str = "mlrc",
     trunk: str | None = None,
     results_dir: str = "results",
+    against: str | None = None,
 ) -> list[JudgedPair]:
     """Judge each pair of some methods, from the records of their tables.
 
@@ -206,17 +207,19 @@ def compare(
         dataset: one or more, each with a table of its own.
         protocol: of the tables.
         trunk: needed where a data set has tables of several.
+        against: results to compare with, or "none"; None takes those that came with the package.
 
     >>> harness.compare("proxyanchor", "contrastive", dataset="glyphs")[0].answer
     """
     from pathlib import Path
 
-    from harness.judgement.judge import find_pairs_of, judge
-    from harness.records.layout import find_table
+    from harness.judgement.judge import find_pairs_of, find_stored, judge
+    from harness.records.layout import find_table, named_like
 
     names = [dataset] if isinstance(dataset, str) else dataset
     tables = [find_table(Path(results_dir), protocol, name, trunk) for name in names]
-    judgement = judge(Path(results_dir), wanted=lambda table: table in tables)
+    stored = find_stored(Path(results_dir), against)
+    judgement = judge(Path(results_dir), stored, named_like(tables))
     return [pair for _, pair in find_pairs_of(judgement, methods, _full_name)]
 
 

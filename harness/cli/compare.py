@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Given, full_name, takes_config
+from harness.cli.options import Against, Given, full_name, takes_config
 from harness.cli.printed_table import print_table
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ def compare(
     metric: Annotated[
         str, typer.Option(help="Metric: map_at_r, r_precision or p_at_1.")
     ] = "map_at_r",
+    against: Against = None,
 ) -> None:
     """Test whether one method is significantly better than another, from their records.
 
     Differences have the noise of test classes, seeds and, where they were repeated, searches.
-    P-values are corrected within the same families as in `harness verdict`.
+    P-values are corrected within the same families as in `harness verdict`. A name means your row;
+    without one, the stored row.
 
     $ harness compare proxyanchor contrastive --dataset glyphs
 
@@ -45,11 +47,11 @@ def compare(
     import pandas as pd
 
     from harness.errors import unknown
-    from harness.judgement.judge import find_pairs_of, judge
+    from harness.judgement.judge import find_pairs_of, find_stored, judge
     from harness.judgement.ranks import rank_scores
     from harness.judgement.words import sentence
     from harness.metrics.names import METRICS, title_of
-    from harness.records.layout import find_table
+    from harness.records.layout import find_table, named_like
 
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
@@ -58,7 +60,8 @@ def compare(
         find_table(given.results, protocol, name, trunk)
         for name in dict.fromkeys(dataset or ["glyphs"])
     ]
-    judgement = judge(given.results, wanted=lambda table: table in tables)
+    stored = find_stored(given.results, against)
+    judgement = judge(given.results, stored, named_like(tables))
     pairs = find_pairs_of(judgement, methods, full_name)
     title = f"Differences in points of {title_of(metric)}, the first minus the second"
     print_table(pd.DataFrame([_row(*pair, metric) for pair in pairs]), title, NARROW)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,9 @@ from harness.cli.options import (
 )
 from harness.cli.printed_table import named_columns
 from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.tables.leaderboard import Leaderboard
 
 Metrics = Annotated[
     list[str] | None,
@@ -65,8 +69,25 @@ def evaluate(
         from harness.evaluation.reproductions import evaluate as run_evaluation
 
         done = run_evaluation(losses, given.values, listener, parse_metrics(wanted), single_512)
-    show_tables(done.tables, given.results, published, named_columns(columns), against)
+    boards = show_tables(done.tables, given.results, published, named_columns(columns), against)
+    _print_places(boards, given)
     command = next_command("report", values=given.values, keys=("results_dir", "runs_dir"))
     say(f"a page about all of it: {command} (with --pictures: images, too)")
     if done.problems:
         raise HarnessError("\n  ".join(["not everything could be evaluated:", *done.problems]))
+
+
+def _print_places(boards: Sequence[Leaderboard], given: Given) -> None:
+    """Where the user's rows are among the stored ones, and what to ask about them next."""
+    from harness.judgement.words import place_words
+
+    for board in boards:
+        if board.judged is None or not any(row.stored for row in board.judged.trained_rows):
+            continue
+        own = [row for row in board.judged.trained_rows if not row.stored]
+        for row in own:
+            say(f"{place_words(board.judged, row)}, among the stored rows")
+        if own:
+            table = ("--dataset", board.judged.dataset, "--protocol", board.judged.protocol)
+            words = ("verdict", own[0].method.partition("@")[0], *table)
+            say(f"next: {next_command(*words, values=given.values, keys=('results_dir',))}")

@@ -69,13 +69,14 @@ def show_tables(
     columns: Sequence[str] = (),
     against: str | None = None,
     problems: Iterable[str] = (),
-) -> None:
+) -> list[Leaderboard]:
     """Write and print tables, then everything that could not enter them."""
     from harness.records.published import find_folder
     from harness.tables.leaderboard import build, write
 
     numbers = find_folder(results) if published else None
     problems = list(problems)
+    boards = []
     for folder in tables:
         board = build(folder, against)
         problems.extend(board.problems)
@@ -85,8 +86,10 @@ def show_tables(
             _print_board(board, columns)
             if numbers is not None:
                 _print_beside(folder, numbers, problems)
+        boards.append(board)
     for problem in problems:
         say(f"warning: {problem}", file=sys.stderr)
+    return boards
 
 
 @contextmanager

@@ -197,6 +197,14 @@ def behind_no_training(row: JudgedRow) -> str:
     return listed([f"{title_of(m)} at {listed(d)} dimensions" for m, d in by_metric.items()])
 
 
+def place_words(table: JudgedTable, row: JudgedRow) -> str:
+    """Where a trained row is among all rows of its table."""
+    return (
+        f"{row.name}: place {row.rank} of {len(table.trained_rows)} in {table.dataset}, protocol "
+        f"{table.protocol}, group {row.letters}"
+    )
+
+
 def no_training_words(row: JudgedRow) -> str:
     """Whether a row is better than no training; empty where nothing was compared."""
     if row.beats_no_training is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +125,12 @@ def find_table(results: Path, protocol: str, dataset: str, trunk: str | None) ->
         f"no results for {missing} under protocol {protocol} in {results}"
         + (f"; there are{listed}" if known else ": `harness eval` writes them")
     )
+
+
+def named_like(tables: Sequence[Path]) -> Callable[[Path], bool]:
+    """Whether a folder, in whichever results, is that of one of some tables."""
+    names = {table.parts[-2:] for table in tables}
+    return lambda table: table.parts[-2:] in names
 
 
 def find_records(table: Path) -> list[Path]:
