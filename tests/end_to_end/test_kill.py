@@ -16,6 +16,7 @@ from processes import FORKS
 
 from harness.config import RunConfig
 from harness.experiment import build_experiment
+from harness.records.layout import EMBEDDINGS
 from harness.records.records import FoldRecord
 from harness.searching.loop import search
 from harness.searching.trials import index_of
@@ -27,6 +28,7 @@ KILLS = 12  # each moment twice
 ROUNDS = int(os.environ.get("HARNESS_KILL_ROUNDS", "1"))  # of so many kills; more in `make faults`
 SEEDS = range(5, 5 + ROUNDS)
 STEPS = FOLDER.replace("max_steps=4", "max_steps=12")  # six checkpoints in a fold
+PAIRS = STEPS.replace("mlrc+", "mlrc-pairs+") + "+finalists=2+rotations=1"
 
 # One with a hook, a head of its own and state in all of them; one with a memory.
 LOSSES = ("ccp-c2", "c2-xbm")
@@ -89,10 +91,10 @@ MOMENTS = (
 )
 
 
-def searches(root: Path, runs: str) -> list[RunConfig]:
+def searches(root: Path, runs: str, protocol: str) -> list[RunConfig]:
     config = RunConfig(
         dataset=f"folder:{root / 'pictures'}",
-        protocol=STEPS,
+        protocol=protocol,
         trunk="convnet",
         trials=2,
         workers=1,
@@ -102,13 +104,15 @@ def searches(root: Path, runs: str) -> list[RunConfig]:
     return [config.updated({"loss": loss}) for loss in LOSSES]
 
 
-def scores(root: Path, runs: str) -> dict[str, Any]:
+def scores(root: Path, runs: str, protocol: str) -> dict[str, Any]:
     """Everything that a search measured, by fold and by trial, without times."""
     found: dict[str, Any] = {}
-    for config in searches(root, runs):
+    for config in searches(root, runs, protocol):
         study = study_of(build_experiment(config))
         for trial in study.counted():
             found[f"{config.loss} {index_of(trial)}"] = (trial.params, trial.values)
+        for finalist in study.finalists():
+            found[f"{config.loss} finalist {index_of(finalist.trial)}"] = finalist.scores
         for path in study.folder.glob("folds/*/record.json"):
             record = FoldRecord.read(path)
             found[f"{config.loss} {path.parent.name}"] = (
@@ -120,9 +124,15 @@ def scores(root: Path, runs: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "models", "finalists"), [(STEPS, 8, 0), (PAIRS, 16, 2)], ids=["folds", "pairs"]
+)
+def test_a_search_killed_again_and_again_ends_with_the_same_bits(
+    tmp_path: Path, seed: int, protocol: str, models: int, finalists: int
+) -> None:
+    """Models and finalists are those of one search."""
     write_images(tmp_path / "pictures")
-    search(searches(tmp_path, "whole"))
+    search(searches(tmp_path, "whole", protocol))
     rng = random.Random(seed)
     moments = [MOMENTS[number % len(MOMENTS)] for number in range(KILLS)]
     rng.shuffle(moments)
@@ -130,7 +140,7 @@ def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path,
     for moment in moments:
         timed = moment == "at any time"
         count = rng.randint(1, 9 if "fsync" in moment else 6)
-        arguments = (searches(tmp_path, "cut"), "" if timed else moment, count)
+        arguments = (searches(tmp_path, "cut", protocol), "" if timed else moment, count)
         process = FORKS.Process(target=run_until, args=arguments)
         process.start()
         process.join(rng.uniform(0.05, 0.15) if timed else None)
@@ -140,12 +150,13 @@ def test_a_search_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path,
         # No finished fold is ever repeated.
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cut/**/record.json")}
-    assert len(kept) < 16
+    assert len(kept) < 2 * models
     assert kept or seed != SEEDS[0]  # some others kill it before the first fold has ended
-    search(searches(tmp_path, "cut"))
-    expected = scores(tmp_path, "whole")
-    assert len(expected) == 2 * (2 + 8)
-    assert scores(tmp_path, "cut") == expected
+    search(searches(tmp_path, "cut", protocol))
+    expected = scores(tmp_path, "whole", protocol)
+    assert len(expected) == 2 * (2 + models + finalists)
+    assert scores(tmp_path, "cut", protocol) == expected
+    assert not list(tmp_path.glob(f"cut/**/{EMBEDDINGS}"))
     assert not list(tmp_path.glob(f"cut/**/folds/*/.*{UNFINISHED}"))
 
 
