@@ -75,9 +75,9 @@ def columns_of(shape: Shape | None = None) -> list[Column[Line]]:
     return [*FIRST, *_score_columns(shape), *paper, *BEHIND, *NEWER]
 
 
-def _view_of(metric: str, embedding: str) -> View:
-    if metric not in METRICS:
-        return View.CSV
+def _view_of(metric: str, embedding: str, of_a_paper: bool) -> View:
+    if metric not in METRICS:  # a paper has its own metrics
+        return View.LATEX if of_a_paper else View.CSV
     first = metric in SHOWN_METRICS and embedding == EMBEDDINGS[0]
     return View.LATEX | (View.TEXT if first else View.CSV)
 
@@ -102,7 +102,7 @@ def _score_columns(shape: Shape) -> list[Column[Line]]:
                     column,
                     f"{name}: mean over reproductions{unit}{more}",
                     _score(column),
-                    _view_of(metric, embedding),
+                    _view_of(metric, embedding, shape.of_a_paper),
                     f"{title_of(metric)} {shape.sizes[embedding]}",
                     _spelling(column, metric),
                 ),

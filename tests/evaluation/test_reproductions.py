@@ -27,13 +27,13 @@ from harness.data.sources import open_part
 from harness.evaluation.reproductions import evaluate
 from harness.experiment import build_experiment
 from harness.losses.method import Hook
-from harness.metrics.names import METRICS
 from harness.model.build import build_model, build_trunk
 from harness.records.classes import read_test_classes
 from harness.records.layout import LEDGER, WEIGHTS
 from harness.records.records import FoldRecord, MetricsRecord, TestRecord
 from harness.searching.loop import search
 from harness.tables import leaderboard
+from harness.tables.leaderboard_columns import columns_of
 from harness.training.single_model import build_single_trainer, without_folds
 
 
@@ -64,7 +64,7 @@ def table(finished: Path) -> Path:
 def test_the_leaderboard_has_a_row_for_each_method_and_each_naive_baseline(table: Path) -> None:
     frame = pd.read_csv(table / "leaderboard.csv")
     assert set(frame["method"]) == {"proxyanchor", "ccp-c2", "untrained", "pixels"}
-    assert list(frame.columns) == list(leaderboard.columns_of(METRICS))
+    assert list(frame.columns) == [column.name for column in columns_of()]
     trained = frame[frame["trials"].notna()]
     assert trained["reproductions"].tolist() == [2, 2]
     assert sorted(trained["rank"]) == [1, 2]
@@ -466,7 +466,7 @@ def test_a_loss_of_ones_own_goes_all_the_way(folder_config: RunConfig, tmp_path:
     board = evaluate_from_python(reproductions=1, **values)[0]
     assert summary.method in board.frame["method"].tolist()
     said = verdict("mine", results_dir=folder_config.results_dir, against="none")
-    assert said.startswith(f"# {summary.method} against those") and "Rank 1 of 1" in said
+    assert said.startswith(f"# {summary.method} against") and "ranks 1 of 1" in said
 
 
 def test_evaluating_nothing_says_what_to_do(
