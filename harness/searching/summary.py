@@ -175,7 +175,7 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
         trial_seconds=tuple(trial.user_attrs.get("seconds") for trial in trials),
         reasons=reasons,
         selection=_selection(identity["protocol"], finalists),
-        seed=identity["seed"],
+        seed=identity.get("seed", 0),
     )
 
 

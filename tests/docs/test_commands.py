@@ -66,8 +66,11 @@ def test_every_command_parses_with_names_that_exist(line: str) -> None:
 
 
 def flags() -> set[str]:
-    """Of all commands."""
-    found: set[str] = set()
+    """Of all commands and benchmarks."""
+    benchmarks = [path.read_text() for path in (ROOT / "benchmarks").glob("*.py")]
+    found = {
+        flag for text in benchmarks for flag in re.findall(r'add_argument\("(--[\w-]+)"', text)
+    }
     waiting = [typer.main.get_command(app)]
     while waiting:
         command = waiting.pop()

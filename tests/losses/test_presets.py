@@ -68,13 +68,13 @@ def test_a_preset_names_its_protocol(
 ) -> None:
     made: list[Any] = []
     monkeypatch.setattr("harness.evaluation.fixed.check_method", made.append)
-    monkeypatch.setattr("harness.evaluation.fixed.open_part", lambda one, part: None)
-    ((job, opened),) = fixed_jobs([loss], {"preset": preset, "dataset": "cub"})
-    assert job.config.protocol == protocol
-    assert opened.label == f"{loss}+preset={preset}"
+    monkeypatch.setattr("harness.training.opened.open_part", lambda *given: None)
+    (job,) = fixed_jobs([loss], {"preset": preset, "dataset": "cub"})
+    assert job.opened.experiment.config.protocol == protocol
+    assert job.opened.label == f"{loss}+preset={preset}"
     if protocol.startswith("classic"):  # and the other way round, where nothing can be searched
-        ((job, _),) = fixed_jobs([loss], {"protocol": protocol, "dataset": "cub"})
-        assert job.config.preset == preset
+        (job,) = fixed_jobs([loss], {"protocol": protocol, "dataset": "cub"})
+        assert job.opened.experiment.config.preset == preset
 
 
 @pytest.mark.parametrize(
