@@ -13,7 +13,6 @@ from harness.cli.printed_table import print_table
 
 if TYPE_CHECKING:
     from harness.judgement.judged import JudgedPair, JudgedTable
-    from harness.judgement.ranks import Ranks
 
 # Columns for a narrow terminal.
 NARROW = ("data set", "pair", "difference", "answer")
@@ -48,8 +47,8 @@ def compare(
 
     from harness.errors import unknown
     from harness.judgement.judge import find_pairs_of, find_stored, judge
-    from harness.judgement.ranks import rank_scores
-    from harness.judgement.words import sentence
+    from harness.judgement.ranks import rank_rows
+    from harness.judgement.words import friedman_words, sentence
     from harness.metrics.names import METRICS, title_of
     from harness.records.layout import find_table, named_like
 
@@ -71,8 +70,10 @@ def compare(
         say(f"- {sentence(table, pair)}")
     if len(judgement.tables) > 1:
         names = [row.name for row in judgement.tables[0].rows if _compared(row.name, pairs)]
-        scores = [[table.score(name) for name in names] for table in judgement.tables]
-        _print_ranks(rank_scores(names, scores))
+        ranks = rank_rows(names, judgement.tables)
+        means = ", ".join(f"{name} {mean:.2f}" for name, mean in ranks.by_method.items())
+        say(f"Mean rank over {len(ranks.datasets)} data sets: {means}.")
+        say(friedman_words(ranks))
     for problem in judgement.problems:
         say(f"warning: {problem}", file=sys.stderr)
 
@@ -102,14 +103,3 @@ def _row(table: JudgedTable, pair: JudgedPair, metric: str) -> dict[str, str]:
         **({"answer": short_answer(table, pair)} if answered else {}),
         "single models": f"{signed(single.difference)} ({interval(single.low, single.high)})",
     }
-
-
-def _print_ranks(ranks: Ranks) -> None:
-    from harness.judgement.words import spell_p
-
-    listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks.by_method.items())
-    say(f"Mean rank over {ranks.datasets} data sets: {listed}.")
-    if ranks.p_value is None:
-        say("A Friedman test takes three methods and five data sets.")
-    else:
-        say(f"Friedman test of all being equal: p {spell_p(ranks.p_value)}.")

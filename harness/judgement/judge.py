@@ -27,9 +27,7 @@ from harness.judgement.judged import (
     Judgement,
 )
 from harness.judgement.observations import observe
-from harness.judgement.samples import (
-    Sample,
-)
+from harness.judgement.samples import Sample
 from harness.metrics.names import EMBEDDINGS, METRICS
 from harness.records.layout import STORED, find_tables
 from harness.records.provenance import commit_of
@@ -198,7 +196,9 @@ def _row(
         budget=sample.budget,
         scope=sample.scope(pools.of(sample.stored, EMBEDDING, METRIC)),
         searches=sample.num_searches,
-        reproductions=len(sample.records),
+        reproductions=sample.reproductions,
+        asked_reproductions=sample.asked_reproductions,
+        method_notes=tuple(sample.method_notes),
         trials=sample.trials,
         asked=sample.asked,
         base=sample.base,

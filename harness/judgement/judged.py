@@ -157,6 +157,8 @@ class JudgedRow:
         rank: among the trained rows, by concatenated MAP@R; None without training.
         letters: of its groups; two rows share a letter exactly if they are not separated.
         searches: number of searches; 0 without any.
+        asked_reproductions: of all searches together; 0 if the records do not state it.
+        method_notes: what the method says about facts that are below what it expects.
         trials, asked: of the shortest search, and those that its protocol asks for.
         base: what the method adds something to; empty without any.
         coincides_with: the base, where all searches ended where the method nearly is its base.
@@ -184,6 +186,8 @@ class JudgedRow:
     scope: Scope | None
     searches: int
     reproductions: int
+    asked_reproductions: int
+    method_notes: tuple[str, ...]
     trials: int | None
     asked: int | None
     base: str
@@ -321,6 +325,13 @@ class JudgedTable:
     def trained(self) -> list[str]:
         """Names of the trained rows, best first."""
         return [row.name for row in self.trained_rows]
+
+    @property
+    def leaders(self) -> list[str]:
+        """Names of the trained rows that are not shown to differ from the best one, best first."""
+        first = self.trained_rows[:1]
+        shared = set(first[0].letters) if first else set()
+        return [row.name for row in self.trained_rows if shared & set(row.letters)]
 
     def score(self, name: str) -> float:
         """What a row is ranked by."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.judgement.judged import EMBEDDING, METRIC
+from harness.judgement.ranks import rank_correlation
 from harness.judgement.samples import Sample
-from harness.judgement.stats import rank_correlation
 
 MIN_ROWS = 5  # the order of fewer says little
 

@@ -1,33 +1,19 @@
-"""Average ranks over data sets: of tables that differ in their data set alone."""
+"""Ranks: averages over data sets, and the correlation of two orders."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
-from harness.judgement.stats import average_ranks, critical_difference, friedman
+import numpy as np
+from scipy import stats
 
-
-class RankedTable(Protocol):
-    """What ranks are made from."""
-
-    @property
-    def protocol(self) -> str: ...
-
-    @property
-    def trunk(self) -> str: ...
-
-    @property
-    def trained(self) -> list[str]: ...
-
-    def score(self, method: str) -> float: ...
-
+from harness.judgement.judged import JudgedTable
+from harness.judgement.statistic import LEVEL
 
 MIN_DATASETS = 3  # that a critical difference takes
-
-AnyTable = TypeVar("AnyTable", bound=RankedTable)
+MIN_DATASETS_FRIEDMAN = 5
 
 
 @dataclass(frozen=True)
@@ -35,67 +21,113 @@ class Ranks:
     """Methods over several data sets, best first.
 
     Attributes:
+        datasets: names of those that are ranked.
+        by_method: average rank of each method.
         critical: average ranks that are closer than this are not separated (Nemenyi); None from
             fewer than three data sets.
         p_value: of all being equal (Friedman); None if it takes more methods or data sets.
     """
 
-    methods: list[str]
-    ranks: list[float]
-    datasets: int
+    datasets: list[str]
+    by_method: dict[str, float]
     critical: float | None
     p_value: float | None
-
-    @property
-    def by_method(self) -> dict[str, float]:
-        return dict(zip(self.methods, self.ranks, strict=True))
 
     @property
     def leaders(self) -> list[str]:
         """Methods that are not separated from the best; none without a critical difference."""
         if self.critical is None:
             return []
-        return [m for m, rank in self.by_method.items() if rank - self.ranks[0] < self.critical]
+        best = min(self.by_method.values())
+        return [method for method, rank in self.by_method.items() if rank - best < self.critical]
 
 
-def grouped(tables: Iterable[AnyTable]) -> list[list[AnyTable]]:
-    """Tables that differ in their data set alone: questions are asked of them together."""
-    groups: dict[tuple[str, str], list[AnyTable]] = defaultdict(list)
+@dataclass(frozen=True)
+class RankedTables:
+    """The average ranks of tables that differ in their data set alone.
+
+    Attributes:
+        ranks: of the methods that all ranked tables have.
+        partial: whether some tables have more trained rows than these.
+        left_out: data sets whose tables share too few methods with the others.
+    """
+
+    protocol: str
+    trunk: str
+    ranks: Ranks
+    partial: bool
+    left_out: list[str]
+
+
+def rank_tables(tables: Iterable[JudgedTable]) -> list[RankedTables]:
+    """For every protocol and trunk with two tables that share two methods."""
+    groups: dict[tuple[str, str], list[JudgedTable]] = defaultdict(list)
     for table in tables:
         groups[table.protocol, table.trunk].append(table)
-    return list(groups.values())
+    found = []
+    for (protocol, trunk), group in groups.items():
+        ranked = list(group)
+        while len(ranked) > 2 and len(_shared(ranked)) < 2:
+            ranked.remove(min(ranked, key=lambda table: len(table.trained)))
+        methods = _shared(ranked)
+        if len(ranked) < 2 or len(methods) < 2:
+            continue
+        partial = any(len(table.trained) > len(methods) for table in ranked)
+        left_out = [table.dataset for table in group if table not in ranked]
+        ranks = rank_rows(methods, ranked)
+        found.append(RankedTables(protocol, trunk, ranks, partial, left_out))
+    return found
 
 
-def rankable(tables: Sequence[AnyTable]) -> list[AnyTable]:
-    """Those that share two methods: where all do not, without the ones that have fewest."""
-    kept = list(tables)
-    while len(kept) > 2 and len(_shared(kept)) < 2:
-        kept.remove(min(kept, key=lambda table: len(table.trained)))
-    return kept
-
-
-def rank(tables: Sequence[RankedTable]) -> Ranks | None:
-    """Of the methods that all rankable tables have; None if no two tables share two methods."""
-    tables = rankable(tables)
-    shared = _shared(tables)
-    if len(tables) < 2 or len(shared) < 2:
-        return None
-    return rank_scores(shared, [[table.score(method) for method in shared] for table in tables])
-
-
-def _shared(tables: Sequence[RankedTable]) -> list[str]:
+def _shared(tables: Sequence[JudgedTable]) -> list[str]:
     return [m for m in tables[0].trained if all(m in table.trained for table in tables)]
 
 
-def rank_scores(methods: Sequence[str], scores: Sequence[Sequence[float]]) -> Ranks:
-    """Of scores with one row per data set, one column per method."""
-    ordered = sorted(zip(average_ranks(scores), methods, strict=True))
+def rank_rows(names: Sequence[str], tables: Sequence[JudgedTable]) -> Ranks:
+    """The average ranks of rows that all of some tables have."""
+    scores = [[table.score(name) for name in names] for table in tables]
+    ordered = sorted(zip(average_ranks(scores), names, strict=True))
+    enough = len(tables) >= MIN_DATASETS
     return Ranks(
-        methods=[method for _, method in ordered],
-        ranks=[mean for mean, _ in ordered],
-        datasets=len(scores),
-        critical=(
-            critical_difference(len(methods), len(scores)) if len(scores) >= MIN_DATASETS else None
-        ),
+        datasets=[table.dataset for table in tables],
+        by_method={name: mean for mean, name in ordered},
+        critical=critical_difference(len(names), len(tables)) if enough else None,
         p_value=friedman(scores),
     )
+
+
+def average_ranks(scores: Sequence[Sequence[float]]) -> list[float]:
+    """Mean over data sets of each method's rank, 1 for the highest score, ties shared.
+
+    Args:
+        scores: one row per data set, one column per method.
+    """
+    return stats.rankdata(-np.asarray(scores), axis=1).mean(axis=0).tolist()
+
+
+def critical_difference(methods: int, datasets: int) -> float:
+    """Nemenyi's: average ranks that are closer than this are not separated, at LEVEL."""
+    quantile = float(stats.studentized_range.ppf(1 - LEVEL, methods, np.inf)) / np.sqrt(2)
+    return float(quantile * np.sqrt(methods * (methods + 1) / (6 * datasets)))
+
+
+def friedman(scores: Sequence[Sequence[float]]) -> float | None:
+    """P-value of all methods being equal; None below three methods or five data sets, or of ties.
+
+    Where all methods tie on every data set, there is nothing to be tested.
+    """
+    table = np.asarray(scores)
+    enough = table.shape[0] >= MIN_DATASETS_FRIEDMAN and table.shape[1] >= 3
+    if not enough or not np.ptp(table, axis=1).any():
+        return None
+    return float(stats.friedmanchisquare(*table.T).pvalue)
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's; None if either has no order."""
+    if np.ptp(one) < EQUAL or np.ptp(other) < EQUAL:
+        return None
+    return float(stats.spearmanr(one, other).statistic)
+
+
+EQUAL = 1e-12  # values that differ by less have no order

@@ -20,6 +20,7 @@ from harness.judgement.statistic import (
     moderated,
     pooled,
 )
+from harness.losses.shown_facts import FACTS
 from harness.records.records import FoldFacts, TestRecord
 from harness.records.rows import Searches, newest_of, run_of
 
@@ -92,6 +93,15 @@ class Sample:
         return max(counts) if self.searched and counts else None
 
     @property
+    def reproductions(self) -> int:
+        return len(self.records)
+
+    @property
+    def asked_reproductions(self) -> int:
+        """Of all searches together; 0 if the records do not state it."""
+        return sum(row[-1].search["asked"]["reproductions"] for row in self.searches if _asked(row))
+
+    @property
     def budget(self) -> Budget:
         if not self.trained:
             return Budget.NO_TRAINING
@@ -122,7 +132,7 @@ class Sample:
     @property
     def search_seconds(self) -> float | None:
         """Training time of one search with its reproductions, by its records."""
-        folds = self._folds
+        folds = self.folds
         if not self.searched or not folds:
             return None
         of_model = float(np.mean([fold["train_seconds"] for fold in folds]))
@@ -139,14 +149,14 @@ class Sample:
 
     @property
     def at_step_limit(self) -> float | None:
-        return share_at_limit([fold["stopped_by"] for fold in self._folds if "stopped_by" in fold])
+        return share_at_limit([fold["stopped_by"] for fold in self.folds if "stopped_by" in fold])
 
     @property
     def best_at_first(self) -> float | None:
         return share_at_first(
             [
                 (fold["best_step"], fold["history"]["steps"])
-                for fold in self._folds
+                for fold in self.folds
                 if "score" in fold.get("history", {})
             ]
         )
@@ -163,13 +173,19 @@ class Sample:
             for name, end in row[-1].search.get("on_bound", {}).items()
         }
 
+    @property
+    def method_notes(self) -> list[str]:
+        """What the method says about facts that are below what it expects."""
+        values = [(fact, self.fact(fact.name)) for fact in FACTS]
+        return [fact.note for fact, value in values if value is not None and value < fact.expected]
+
     def fact(self, name: str) -> float | None:
         """A number that the method's hook reports of its models, mean over those that have it."""
-        found = [fold["hook"][name] for fold in self._folds if name in fold.get("hook", {})]
+        found = [fold["hook"][name] for fold in self.folds if name in fold.get("hook", {})]
         return float(np.mean(found)) if found else None
 
-    @property
-    def _folds(self) -> list[FoldFacts]:
+    @cached_property
+    def folds(self) -> list[FoldFacts]:
         return [fold for record in self.records for fold in record.folds]
 
     def scores(self, embedding: str, metric: str) -> list[list[float]] | None:

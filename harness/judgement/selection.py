@@ -8,7 +8,7 @@ from string import ascii_letters
 import numpy as np
 import pandas as pd
 
-from harness.judgement.stats import rank_correlation
+from harness.judgement.ranks import rank_correlation
 from harness.metrics.names import EMBEDDINGS
 
 # Of fewer methods the order says little.

@@ -16,6 +16,8 @@ from harness.judgement.judged import (
     Reason,
     Scope,
 )
+from harness.judgement.ranks import Ranks
+from harness.judgement.samples import Sample
 from harness.judgement.statistic import MIN_CLASSES, MIN_PAIRS
 from harness.metrics.names import title_of
 from harness.plain_text import counted
@@ -186,7 +188,14 @@ def row_notes(row: JudgedRow, brief: bool = False) -> list[str]:
         notes.append("worse than no training")
     elif behind := behind_no_training(row):
         notes.append(f"behind no training in {behind}")
-    return notes
+    return [*notes, *run_notes(row)]
+
+
+def run_notes(row: JudgedRow | Sample) -> list[str]:
+    """Those of its runs, which rows without a judgement have, too."""
+    missing = row.reproductions < row.asked_reproductions
+    of_asked = f"{row.reproductions} of {counted(row.asked_reproductions, 'reproduction')}"
+    return [*([of_asked] if missing else []), *row.method_notes]
 
 
 def behind_no_training(row: JudgedRow) -> str:
@@ -212,3 +221,41 @@ def no_training_words(row: JudgedRow) -> str:
     if row.beats_no_training is Beats.IN_PART:
         return f"in part, but it is behind in {behind_no_training(row)}"
     return row.beats_no_training.value
+
+
+def table_remarks(table: JudgedTable, sizes: Mapping[str, str]) -> list[str]:
+    """What to know about all rows of a table together.
+
+    Args:
+        sizes: embedding -> what tables call it.
+    """
+    scopes = sorted({row.scope.value for row in table.rows if row.scope is not None})
+    remarks = []
+    if len(table.trained_rows) > 1:
+        remarks.append(
+            "group: rows that share a letter are not shown to differ (5% level, Holm-corrected; "
+            f"{', '.join(scopes)})."
+        )
+    behind = {
+        row.name: ", ".join(f"{title_of(m)} {sizes[e]}" for e, m in row.behind_no_training)
+        for row in table.trained_rows
+        if row.behind_no_training
+    }
+    if behind:
+        named = "; ".join(f"{name} ({scores})" for name, scores in behind.items())
+        remarks.append(f"Below the best row without training: {named}.")
+    return remarks
+
+
+def critical_words(ranks: Ranks) -> str:
+    """Which average ranks are not separated."""
+    if ranks.critical is None:
+        return "Two data sets are too few for a critical difference."
+    return f"Ranks closer than {ranks.critical:.1f} are not separated (Nemenyi)."
+
+
+def friedman_words(ranks: Ranks) -> str:
+    """Whether all methods may be equal."""
+    if ranks.p_value is None:
+        return "A Friedman test takes three methods and five data sets."
+    return f"Friedman test of all being equal: p {spell_p(ranks.p_value)}."

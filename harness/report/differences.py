@@ -1,13 +1,11 @@
-"""Part 2: every pair of methods, and average ranks over data sets."""
+"""Part 2: every pair of methods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.judgement.judged import Answer, JudgedPair, JudgedTable
-from harness.judgement.ranks import Ranks, grouped, rank, rankable
-from harness.judgement.words import sentence, signed, spell_p
+from harness.judgement.words import sentence, signed
 from harness.report.table import Table
 
 
@@ -69,28 +67,3 @@ def _verdict(pair: JudgedPair) -> str:
     if pair.answer is Answer.EQUIVALENT:
         return "equivalent"
     return "unknown" if pair.holm_p is None else "open"
-
-
-@dataclass(frozen=True)
-class AverageRanks:
-    """Over the tables of one protocol and trunk.
-
-    Attributes:
-        friedman: p-value of all being equal, in words; empty if it takes more data sets.
-    """
-
-    tables: list[Table]
-    ranks: Ranks
-
-    @property
-    def friedman(self) -> str:
-        return "" if self.ranks.p_value is None else spell_p(self.ranks.p_value)
-
-
-def average(tables: Sequence[Table]) -> list[AverageRanks]:
-    """For every protocol and trunk with two tables that share two methods."""
-    return [
-        AverageRanks(rankable(group), ranks)
-        for group in grouped(tables)
-        if (ranks := rank(group)) is not None
-    ]

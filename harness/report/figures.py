@@ -18,7 +18,7 @@ from harness.report.differences import matrix
 from harness.report.searches import carry_over, searches
 from harness.report.table import Table
 from harness.report.trainings import score_title, trainings
-from harness.tables.leaderboard import leaders, validation_column
+from harness.tables.leaderboard import validation_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,22 +85,22 @@ def scores(axes: Axes, choice: Choice) -> None:
     if column not in table.frame:
         raise HarnessError(f"{table.name} has no column {column} to draw")
     rows = table.frame.set_index("method")
-    methods = choice.shown([m for m in table.trained if not np.isnan(rows[column][m])])
-    leading = leaders(table.board)
+    found = table.scores(choice.metric, choice.embedding)
+    methods = choice.shown([m for m in table.trained if not np.isnan(found[m].mean)])
     for place, method in enumerate(reversed(methods)):
-        leads = method in leading
-        half = rows[f"{column}_ci95"][method]
+        leads = method in table.leaders
+        half = found[method].half_width
         axes.errorbar(
-            100 * rows[column][method],
+            100 * found[method].mean,
             place,
-            xerr=None if np.isnan(half) else 100 * half,
+            xerr=None if half is None else 100 * half,
             fmt="o",
             color="black",
             markerfacecolor="black" if leads else "white",
             capsize=2,
         )
     for name, dash in zip(rows.index[rows["kind"] == "naive"], cycle((":", "--")), strict=False):
-        at = 100 * rows[column][name]
+        at = 100 * found[name].mean
         axes.axvline(at, label=name, color="grey", linestyle=dash, linewidth=1, zorder=0)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()

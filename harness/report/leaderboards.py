@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
+from harness.judgement.judged import Score
 from harness.metrics.names import EMBEDDINGS, LENGTHS, title_of
 from harness.report.table import Table
 from harness.tables.column import View
-from harness.tables.leaderboard import leaders, metrics_in
+from harness.tables.leaderboard import metrics_in
 from harness.tables.spelling import length, percent
 
 
@@ -66,13 +69,13 @@ def boards(table: Table) -> list[Board]:
 def _board(table: Table, embedding: str) -> Board:
     frame = table.frame
     metrics = metrics_in(frame)
-    spans = {metric: _span(frame, f"{metric}_{embedding}") for metric in metrics}
-    leading = leaders(table.board)
+    scores = {metric: table.scores(metric, embedding) for metric in metrics}
+    spans = {metric: _span(list(of_rows.values())) for metric, of_rows in scores.items()}
     texts = table.texts(View.PAGE)
     facts = texts.drop(columns=["rank", "method", "notes"], errors="ignore").to_dict("records")
     lines, naive = [], []
     for i, (_, row) in enumerate(frame.iterrows()):
-        cells = [_cell(row, metric, embedding, spans[metric]) for metric in metrics]
+        cells = [_cell(metric, scores[metric][row["method"]], spans[metric]) for metric in metrics]
         if row["kind"] == "naive":
             naive.append((str(row["method"]), [cell.at for cell in cells]))
         lines.append(
@@ -81,7 +84,7 @@ def _board(table: Table, embedding: str) -> Board:
                 method=str(row["method"]),
                 kind=str(row["kind"]),
                 notes=str(row["notes"]),
-                group="same" if row["method"] in leading else "",
+                group="same" if row["method"] in table.leaders else "",
                 cells=cells,
                 facts={str(title): text for title, text in facts[i].items()},
             )
@@ -91,20 +94,23 @@ def _board(table: Table, embedding: str) -> Board:
     )
 
 
-def _cell(row: pd.Series, metric: str, embedding: str, span: tuple[float, float]) -> Cell:
-    mean, half = row[f"{metric}_{embedding}"], row[f"{metric}_{embedding}_ci95"]
-    if pd.isna(mean):
+def _cell(metric: str, score: Score, span: tuple[float, float]) -> Cell:
+    if math.isnan(score.mean):
         return Cell("", None)
-    text = (length if metric in LENGTHS else percent)(mean, half)
-    half = 0.0 if pd.isna(half) else half
-    at, low, high = (_place(value, span) for value in (mean, mean - half, mean + half))
-    return Cell(text, float(mean), at, low, high)
+    text = (length if metric in LENGTHS else percent)(score.mean, score.half_width)
+    at, low, high = (_place(value, span) for value in (score.mean, *_ends(score)))
+    return Cell(text, float(score.mean), at, low, high)
 
 
-def _span(frame: pd.DataFrame, column: str) -> tuple[float, float]:
+def _ends(score: Score) -> tuple[float, float]:
+    half = score.half_width or 0.0
+    return score.mean - half, score.mean + half
+
+
+def _span(scores: Sequence[Score]) -> tuple[float, float]:
     """From the lowest to the highest end of an interval; nothing is cut off."""
-    half = frame[f"{column}_ci95"].fillna(0.0)
-    low, high = float((frame[column] - half).min()), float((frame[column] + half).max())
+    ends = [end for score in scores if not math.isnan(score.mean) for end in _ends(score)]
+    low, high = min(ends, default=0.0), max(ends, default=0.0)
     return (low, high) if high > low else (low - 1e-6, high + 1e-6)
 
 

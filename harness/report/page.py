@@ -22,6 +22,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.errors import HarnessError
+from harness.judgement.ranks import rank_tables
+from harness.judgement.words import critical_words, friedman_words
 from harness.records.layout import spec_of_label
 from harness.records.provenance import command_line, now
 from harness.report import (
@@ -105,12 +107,14 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
     blocks = [_block(table, report) for table in report.tables]
+    judged = [table.board.judged for table in report.tables if table.board.judged is not None]
     scripts = [_squeezed(_asset("report.js")), _plotly()]
     page = environment.get_template("page.html").render(
         parts=PARTS,
         blocks=blocks,
-        ranks=differences.average(report.tables),
+        ranks=rank_tables(judged),
         problems=report.problems,
         made={"time": now(), "command": command_line()},
         policy=_policy(scripts),

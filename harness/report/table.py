@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from harness.judgement.judged import Score
 from harness.records.classes import read_test_classes
 from harness.records.layout import LEDGER, find_tables
 from harness.records.ledger import Opening, read_ledger
 from harness.records.records import FoldFacts, SearchFacts, TestRecord
-from harness.records.rows import Row, Searches, mean_score, newest_of
+from harness.records.rows import Row, Searches, newest_of
 from harness.tables import leaderboard
 from harness.tables.column import View
 
@@ -94,9 +95,21 @@ class Table:
     def trunk(self) -> str:
         return self.newest.identity["trunk"]
 
-    def score(self, method: str) -> float:
-        """MAP@R of the concatenated embeddings, mean over reproductions."""
-        return mean_score(self.rows[method])
+    def scores(self, metric: str, embedding: str) -> dict[str, Score]:
+        """Row -> its score and interval as it is judged, or else as the CSV file has them."""
+        column = f"{metric}_{embedding}"
+        of_files = zip(*(self.frame[n] for n in ("method", column, f"{column}_ci95")), strict=True)
+        found = {m: Score(mean, None if pd.isna(half) else half) for m, mean, half in of_files}
+        rows = self.board.judged.rows if self.board.judged is not None else ()
+        judged = {row.name: row.scores[embedding].get(metric) for row in rows}
+        return {method: judged.get(method) or score for method, score in found.items()}
+
+    @cached_property
+    def leaders(self) -> list[str]:
+        """Rows that are not shown to differ from the best one; empty if no two rows are."""
+        judged = self.board.judged
+        found = judged.leaders if judged is not None else []
+        return found if judged is not None and len(found) < len(judged.trained) else []
 
     @property
     def ledger(self) -> list[Opening]:

@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from harness.judgement.stats import mean_and_interval
 from harness.metrics.names import EMBEDDINGS, title_of
 from harness.records.published import CLASSIC, METHODS, SCORES, VARIANTS, read
 from harness.records.records import TEST_SELECTED
 from harness.records.rows import Row, label_of, read_rows, setting
 from harness.tables.column import Cells, Column, Table, View, frame_of, is_missing
+from harness.tables.mean_scores import mean_and_interval
 
 # At whose values a row is still that of the paper.
 PRESETS = ("paper", "official", "ccp")

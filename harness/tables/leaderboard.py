@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from filelock import FileLock
 
@@ -23,27 +22,19 @@ from harness.judgement.judge import (
 from harness.judgement.judged import Estimate, JudgedTable
 from harness.judgement.samples import Sample
 from harness.judgement.selection import correlations, selection_in
-from harness.judgement.stats import LEVEL, holm, paired
+from harness.judgement.words import table_remarks
 from harness.metrics.names import EMBEDDINGS, METRICS, title_of
 from harness.protocols.selection import SCHEMES
 from harness.records.layout import COLUMNS, CSV, LATEX, LEDGER, MARKDOWN, table_lock
 from harness.records.ledger import read_ledger
 from harness.records.records import TEST_SELECTED
-from harness.records.rows import Row, group_searches, label_of, read_tests, run_of
+from harness.records.rows import group_searches, label_of, read_tests
 from harness.system.files import remove_old_leftovers, write_text
 from harness.tables.column import Table, frame_of
+from harness.tables.indistinguishable import compare_with_best
 from harness.tables.latex import to_latex
-from harness.tables.leaderboard_columns import (
-    BEST,
-    SAME,
-    UNKNOWN,
-    WORSE,
-    Shape,
-    columns_of,
-    shape_of,
-)
+from harness.tables.leaderboard_columns import Shape, columns_of, shape_of
 from harness.tables.leaderboard_line import Line
-from harness.tables.notes import remarks_on
 from harness.tables.rendering import describe_columns, to_csv, to_markdown
 
 DEFAULT_SCHEME = "folds"  # scores trials by the validation of single models
@@ -88,9 +79,10 @@ class Leaderboard:
 
     def _frame(self, lines: Sequence[Line]) -> pd.DataFrame:
         ranked = [line for line in lines if line.last.kind == "reproduction"]
-        tested = _tested([line.sample.records for line in ranked])
-        named = [replace(line, indistinguishable=tested.get(label_of(line.row))) for line in lines]
-        return frame_of(columns_of(self.shape), named)
+        cells = compare_with_best([line.sample.records for line in ranked])
+        by_name = {line.name: cell for line, cell in zip(ranked, cells, strict=True)}
+        whole = [replace(line, indistinguishable=by_name.get(line.name)) for line in lines]
+        return frame_of(columns_of(self.shape), whole)
 
     def table(self, whole: bool = False) -> Table:
         """The columns with all that people read around them; there must be a row.
@@ -101,7 +93,7 @@ class Leaderboard:
         frame = self.whole if whole else self.frame
         remarks = [*remarks_on_frame(frame, self.shape), *self.remarks]
         if self.judged is not None:
-            remarks[1:1] = remarks_on(self.judged, self.shape.sizes)
+            remarks[1:1] = table_remarks(self.judged, self.shape.sizes)
         return Table(title_of_frame(frame), columns_of(self.shape), frame, remarks)
 
 
@@ -188,33 +180,6 @@ def write(board: Leaderboard) -> list[Path]:
         for name, text in texts.items():
             write_text(board.folder / name, text)
     return [board.folder / name for name in texts]
-
-
-def _tested(rows: Sequence[Row]) -> dict[str, str]:
-    """Row -> whether the best one is better than it, or only ahead."""
-    if not rows:
-        return {}
-    scores = [{run_of(r): r.scores["concatenated"]["map_at_r"] for r in row} for row in rows]
-    means = [np.mean(list(values.values())) for values in scores]
-    best = int(np.argmax(means))
-    verdicts = {label_of(row): UNKNOWN for row in rows} | {label_of(rows[best]): BEST}
-    tested = {}
-    for row, values in zip(rows, scores, strict=True):
-        shared = sorted(values.keys() & scores[best].keys())
-        p_value = paired([scores[best][run] - values[run] for run in shared]).t_test
-        if row is not rows[best] and p_value is not None:
-            tested[label_of(row)] = p_value
-    for label, p_value in zip(tested, holm(list(tested.values())), strict=True):
-        verdicts[label] = WORSE if p_value < LEVEL else SAME
-    return verdicts
-
-
-def leaders(board: Leaderboard) -> set[str]:
-    """Rows that are not shown to differ from the best one; empty if no two rows are."""
-    letters = {line.name: line.judged.letters for line in board.lines if line.judged}
-    ranked = [name for name, of_row in letters.items() if of_row]
-    found = {name for name in ranked if set(letters[name]) & set(letters[ranked[0]])}
-    return found if len(found) < len(ranked) else set()
 
 
 def _openings(folder: Path, problems: list[str]) -> Counter[str]:

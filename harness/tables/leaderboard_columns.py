@@ -7,20 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.judgement.fairness import spread
+from harness.judgement.fairness import spread, still_rises
 from harness.judgement.judged import EMBEDDING, METRIC
-from harness.judgement.search_luck import scores_of_searches
-from harness.judgement.stats import LEVEL
 from harness.losses.shown_facts import FACTS, Fact
 from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, MORE, recall_rank, title_of
 from harness.records.rows import setting
 from harness.tables.column import Cells, Column, View
+from harness.tables.indistinguishable import EXPLANATION as INDISTINGUISHABLE
 from harness.tables.leaderboard_line import Line, half_width_of
 from harness.tables.shared_columns import COST, MADE_BY, MEASURED_UNDER
 from harness.tables.spelling import in_percent, percent, points, share, with_interval
-
-# What `indistinguishable` may say of a row.
-BEST, SAME, WORSE, UNKNOWN = "best", "yes", "no", "too few reproductions"
 
 # Scores that people see first; LaTeX shows all that every test measures.
 SHOWN_METRICS = ("map_at_r", "p_at_1")
@@ -167,8 +163,7 @@ FIRST: tuple[Column[Line], ...] = (
     ),
     Column(
         "indistinguishable",
-        f"from the best row: `{SAME}` or `{WORSE}` by a paired t-test of concatenated MAP@R over "
-        f"shared reproductions, Holm-corrected, at {LEVEL}; or `{UNKNOWN}` to say",
+        INDISTINGUISHABLE,
         lambda line: line.indistinguishable,
     ),
 )
@@ -248,14 +243,14 @@ BEHIND: tuple[Column[Line], ...] = (
         "not_flat",
         "whether the last fifth of the trials brought a better one, by more than one standard "
         "error of the differences on the same folds",
-        lambda line: line.not_flat,
+        lambda line: still_rises(line.search),
         dtype="boolean",
     ),
     Column(
         "search_scores",
         "concatenated MAP@R of each search of the method, the row's own first, as JSON; empty list "
         "if there is no other one, with another seed",
-        lambda line: json.dumps(scores_of_searches(line.sample.searches)),
+        lambda line: json.dumps(line.search_scores),
         View.PAGE,
         "searches",
         lambda cells: ", ".join(map(percent, json.loads(cells["search_scores"]))),
@@ -273,12 +268,13 @@ BEHIND: tuple[Column[Line], ...] = (
     Column(
         "almost_base",
         "the base that it trains almost as, at its best parameters; empty for others",
-        lambda line: line.almost_base,
+        lambda line: line.first.coincides_with,
     ),
     Column(
         "at_step_limit",
         "share of the models that ended at the step limit and not by patience",
-        lambda line: line.at_step_limit,
+        # A single model is always stopped by steps.
+        lambda line: line.first.at_step_limit if line.last.kind == "reproduction" else None,
         View.PAGE,
         "at limit",
         lambda cells: share(cells["at_step_limit"]),
@@ -287,7 +283,7 @@ BEHIND: tuple[Column[Line], ...] = (
     Column(
         "at_first_validation",
         "share of the models that were best when they were first validated",
-        lambda line: line.at_first_validation,
+        lambda line: line.first.best_at_first,
         dtype="float",
     ),
     *map(_fact_column, FACTS),

@@ -15,7 +15,6 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.judgement.fairness import spread
-from harness.judgement.stats import mean_and_interval
 from harness.metrics.names import EMBEDDINGS, title_of
 from harness.records.layout import PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN, find_validations
 from harness.records.records import (
@@ -31,7 +30,7 @@ from harness.system.files import write_text
 from harness.tables.column import Cells, Column, Table, View, frame_of, is_missing
 from harness.tables.latex import to_latex
 from harness.tables.leaderboard_columns import SHOWN_METRICS, in_order
-from harness.tables.leaderboard_line import mean_scores
+from harness.tables.mean_scores import mean_and_interval, mean_scores
 from harness.tables.rendering import to_csv, to_markdown
 from harness.tables.shared_columns import COST, MADE_BY, MEASURED_UNDER
 from harness.tables.spelling import in_percent, with_interval

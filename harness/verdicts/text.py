@@ -19,9 +19,10 @@ from harness.judgement.judged import (
     Judgement,
     Scope,
 )
-from harness.judgement.ranks import grouped, rank, rankable
+from harness.judgement.ranks import rank_tables
 from harness.judgement.statistic import LEVEL
 from harness.judgement.words import (
+    critical_words,
     interval_words,
     listed,
     no_training_words,
@@ -173,13 +174,12 @@ def _conclusion(table: JudgedTable) -> str:
     if not trained:
         return "This table has no trained row."
     best = trained[0]
-    leaders = [row.name for row in trained if set(row.letters) & set(best.letters)]
     if len(trained) == 1:
         said = [f"{best.name} is the only trained row, with {score_words(best)}% MAP@R."]
-    elif len(leaders) == 1:
+    elif len(table.leaders) == 1:
         said = [f"{best.name} leads with {score_words(best)}% MAP@R, ahead of all other rows."]
     else:
-        others = listed([name for name in leaders if name != best.name])
+        others = listed([name for name in table.leaders if name != best.name])
         said = [f"{best.name} leads with {score_words(best)}% MAP@R, not separated from {others}."]
     planned = [pair for pair in table.pairs if _planned(table, pair)]
     shown = [f"{pair.method} over {pair.rival}" for pair in planned if pair.answer is Answer.BETTER]
@@ -318,23 +318,17 @@ def _conclusion_of(table: JudgedTable, row: JudgedRow) -> str:
 def _ranks(tables: Sequence[JudgedTable]) -> list[list[str]]:
     """Average ranks over tables that differ in their data set alone."""
     parts = []
-    for group in grouped(tables):
-        ranks = rank(group)
-        if ranks is None:
-            continue
-        ranked = rankable(group)
-        names = listed([table.dataset for table in ranked])
-        said = ", ".join(f"{method} {mean:.1f}" for method, mean in ranks.by_method.items()) + "."
-        if any(len(table.trained) > len(ranks.methods) for table in ranked):
-            said += f" Ranked are the {len(ranks.methods)} methods that all of these tables have."
-        if others := [table.dataset for table in group if table not in ranked]:
-            said += f" Not ranked, because they share too few methods: {listed(others)}."
-        if ranks.critical is None:
-            said += " Two data sets are too few for a critical difference."
-        else:
-            said += f" Ranks closer than {ranks.critical:.1f} are not separated (Nemenyi)."
-        where = f"{markdown_text(group[0].trunk)}, {markdown_code(group[0].protocol)}"
-        parts += [[f"## Average ranks over {markdown_text(names)}, {where}"], [markdown_text(said)]]
+    for found in rank_tables(tables):
+        by_method = found.ranks.by_method
+        said = ", ".join(f"{method} {mean:.1f}" for method, mean in by_method.items()) + "."
+        if found.partial:
+            said += f" Ranked are the {len(by_method)} methods that all of these tables have."
+        if found.left_out:
+            said += f" Not ranked, because they share too few methods: {listed(found.left_out)}."
+        said += f" {critical_words(found.ranks)}"
+        names = markdown_text(listed(found.ranks.datasets))
+        where = f"{markdown_text(found.trunk)}, {markdown_code(found.protocol)}"
+        parts += [[f"## Average ranks over {names}, {where}"], [markdown_text(said)]]
     return parts
 
 

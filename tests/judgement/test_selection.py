@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from made_records import make_record, put
 
+from harness.judgement.ranks import rank_correlation
 from harness.judgement.selection import correlations, scatter, selection_in
-from harness.judgement.stats import rank_correlation
 from harness.tables.leaderboard import build
 
 

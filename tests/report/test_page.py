@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,17 @@ from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_tabl
 
 from harness.cli import main
 from harness.judgement.judge import find_pairs_of, judge
-from harness.judgement.words import sentence
+from harness.judgement.ranks import RankedTables, rank_tables
+from harness.judgement.words import critical_words, score_words, sentence
 from harness.records.ledger import note_test_opening
 from harness.report.costs import costs, on_front, prices_of
-from harness.report.differences import average, matrix
+from harness.report.differences import matrix
 from harness.report.leaderboards import boards, warnings
 from harness.report.page import PARTS, read_report, render
 from harness.report.searches import contour
 from harness.report.table import Table, read_table
 from harness.system.files import read_json, write_json
+from harness.tables.column import View
 from harness.tables.leaderboard import build, write
 
 
@@ -239,11 +242,30 @@ def test_a_page_of_single_runs_at_fixed_parameters_claims_nothing_and_misses_no_
     assert "No parameters of the trials" not in text
 
 
+def ranks_in(folders: Iterable[Path]) -> list[RankedTables]:
+    found = [table_in(folder).board.judged for folder in folders]
+    return rank_tables(judged for judged in found if judged is not None)
+
+
 def test_ranks_are_averaged_over_data_sets_of_one_protocol(results: Path) -> None:
-    (group,) = average([table_in(folder) for folder in sorted(results.glob("mlrc/*"))])
+    (group,) = ranks_in(sorted(results.glob("mlrc/*")))
     ranks = group.ranks
     assert list(ranks.by_method.items()) == list(zip(reversed(METHODS), range(1, 7), strict=True))
     assert ranks.critical is None and ranks.leaders == []  # two data sets are too few
+    assert critical_words(ranks) in render(read_report(results))
+
+
+def test_the_page_shows_the_judged_score_of_repeated_searches(tmp_path: Path) -> None:
+    for seed in range(3):
+        scores = [0.5 + 0.01 * seed, 0.51 + 0.01 * seed]
+        folder = put_scores(tmp_path, "ms", scores, seed=seed, digest=f"seed{seed}")
+    put_scores(tmp_path, "c2", [0.4, 0.41])
+    table = table_in(folder)
+    assert table.board.judged is not None
+    shown = table.texts(View.TERMINAL).set_index("method")["MAP@R 512"]
+    for line in boards(table)[0].lines:
+        judged = score_words(table.board.judged.by_name[line.method])
+        assert line.cells[0].text == shown[line.method] == judged
 
 
 def test_two_trunks_on_one_data_set_are_not_two_data_sets(tmp_path: Path) -> None:
@@ -254,12 +276,10 @@ def test_two_trunks_on_one_data_set_are_not_two_data_sets(tmp_path: Path) -> Non
         return folder
 
     folders = [put_rows("cub", "bninception", "ab"), put_rows("cub", "convnet", "ba")]
-    assert average([table_in(folder) for folder in folders]) == []
+    assert ranks_in(folders) == []
     folders.append(put_rows("cars", "convnet", "ba"))
-    (group,) = average([table_in(folder) for folder in folders])
-    assert [(table.dataset, table.trunk) for table in group.tables] == [
-        ("cub", "convnet"), ("cars", "convnet")
-    ]  # fmt: skip
+    (group,) = ranks_in(folders)
+    assert (group.trunk, group.ranks.datasets) == ("convnet", ["cub", "cars"])
     assert group.ranks.by_method == {"b": 1.0, "a": 2.0}
 
 

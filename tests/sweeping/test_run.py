@@ -17,7 +17,6 @@ from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
-from harness.judgement.stats import mean_and_interval
 from harness.losses.proxygml import ProxyGMLLoss
 from harness.metrics.names import METRICS
 from harness.records.layout import FOLD_RECORD, LEDGER, PLAN, SWEEP_CSV, SWEEP_LATEX, SWEEP_MARKDOWN
@@ -29,6 +28,7 @@ from harness.sweeping.run import Sweep
 from harness.system.progress import Event, Listener, PointEnded, ignore
 from harness.tables import sweeps
 from harness.tables.column import View
+from harness.tables.mean_scores import mean_and_interval
 from harness.tables.sweeps import SweepTable
 from harness.training.trial import run_trial, units_of
 

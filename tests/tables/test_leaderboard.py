@@ -19,6 +19,7 @@ from harness.cli import main
 from harness.errors import HarnessError
 from harness.judgement.judge import find_pairs_of, judge
 from harness.metrics.names import METRICS, parse_metrics
+from harness.report.table import read_table
 from harness.system.files import read_json, write_json
 from harness.tables import latex, leaderboard, rendering
 from harness.tables.column import Column, View
@@ -47,7 +48,7 @@ def frame_of(table: Path) -> pd.DataFrame:
     return leaderboard.build(table).frame.set_index("method")
 
 
-def test_a_row_is_marked_if_a_paired_test_cannot_tell_it_from_the_best(table: Path) -> None:
+def test_the_csv_says_whether_a_paired_t_test_separates_a_row_from_the_best(table: Path) -> None:
     verdicts = frame_of(table)["indistinguishable"]
     assert verdicts["first"] == "best" and verdicts["close"] == "yes"
     assert verdicts["behind"] == "no"
@@ -55,7 +56,7 @@ def test_a_row_is_marked_if_a_paired_test_cannot_tell_it_from_the_best(table: Pa
     assert pd.isna(verdicts["untrained"])
 
 
-def test_holm_decides_which_rows_are_marked(tmp_path: Path) -> None:
+def test_holm_corrects_the_paired_t_tests_of_the_csv(tmp_path: Path) -> None:
     """A row whose own p-value is below 0.05, but not after correction for four rows."""
     noise = np.array([1.0, -0.1, 0.2, 1.4, 0.6, 0.7]) / 100
     p_value = stats.ttest_1samp(noise, 0).pvalue
@@ -229,7 +230,7 @@ def test_a_column_is_added_by_one_declaration(
     added: Column[Line] = Column(
         "longest",
         "steps of the longest training",
-        lambda line: max(fold["steps"] for fold in line.folds),
+        lambda line: max(fold["steps"] for fold in line.first.folds),
         View.MARKDOWN | View.LATEX | View.PAGE,
         "most steps",
     )
@@ -371,7 +372,7 @@ def test_rows_share_a_letter_exactly_if_they_are_not_shown_to_differ(tmp_path: P
     board = leaderboard.build(table)
     groups = {name: shown_row(board, name)["group"] for name in ("first", "close", "behind")}
     assert groups == {"first": "A", "close": "A", "behind": "B"}
-    assert leaderboard.leaders(board) == {"first", "close"}
+    assert board.judged is not None and board.judged.leaders == ["first", "close"]
     text = rendering.to_markdown(board.table())
     assert text.splitlines()[2].startswith("| group | method | MAP@R 512 | P@1 512 | notes |")
     assert "**" not in text and "rows that share a letter are not shown to differ" in text
@@ -380,7 +381,8 @@ def test_rows_share_a_letter_exactly_if_they_are_not_shown_to_differ(tmp_path: P
 def test_nobody_leads_where_nothing_is_shown(tmp_path: Path) -> None:
     table = put_scores(tmp_path, "one", [0.5])
     put_scores(tmp_path, "other", [0.4])
-    assert leaderboard.leaders(leaderboard.build(table)) == set()
+    page = read_table(table, "none")
+    assert page is not None and page.leaders == []
 
 
 def test_latex_is_balanced_and_every_row_has_every_column(table: Path) -> None:

@@ -15,7 +15,7 @@ from test_imports import modules_after
 import harness
 from harness.cli import main
 from harness.judgement.judge import judge
-from harness.judgement.stats import critical_difference
+from harness.judgement.ranks import critical_difference
 from harness.verdicts.text import wrapped
 
 RUNS = 10
