@@ -84,7 +84,8 @@ def test_a_loss_can_be_held_against_those_that_were_searched(
     put_scores(tmp_path / "results", "my_loss@12345678", [0.4 + 0.01 * run for run in range(10)])
     verdict = ("-m", "harness", "verdict", "my_loss")
     text = run(sys.executable, *verdict, cwd=tmp_path, path=installed)
-    assert "Rank 1 of 2" in text and f"Better than {SEARCHED};" in text
+    assert "ranks 1 of 2 on cub" in text and f"better than {SEARCHED}" in " ".join(text.split())
+    assert "harness search --loss my_loss.py" in text
 
 
 @pytest.mark.slow

@@ -107,7 +107,9 @@ def _search_and_test(table: JudgedTable, methods: Sequence[str], *flags: str) ->
     where = ["--dataset", spec_of_label(table.dataset), "--protocol", table.protocol]
     where += ["--trunk", table.trunk]
     where += ["--allow-missing"] if any(row.missing_images for row in table.rows) else []
+    # A user's loss is given by its file: the digest behind its name is of what was searched.
+    losses = [re.sub(r"@[0-9a-f]{8}$", ".py", method) for method in methods]
     return [
-        one_line(shlex.join(["harness", command, "--loss", *methods, *where, *more]))
+        one_line(shlex.join(["harness", command, "--loss", *losses, *where, *more]))
         for command, more in (("search", flags), ("eval", ()))
     ]

@@ -67,10 +67,8 @@ def test_every_command_parses_with_names_that_exist(line: str) -> None:
 
 def flags() -> set[str]:
     """Of all commands and benchmarks."""
-    benchmarks = [path.read_text() for path in (ROOT / "benchmarks").glob("*.py")]
-    found = {
-        flag for text in benchmarks for flag in re.findall(r'add_argument\("(--[\w-]+)"', text)
-    }
+    benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+    found = set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', benchmarks))
     waiting = [typer.main.get_command(app)]
     while waiting:
         command = waiting.pop()

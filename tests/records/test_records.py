@@ -180,8 +180,8 @@ def test_whatever_stands_in_a_record_the_tables_are_made(
         named = any(problem.startswith(f"{results / name}: ") for problem in board.problems)
         assert named or len(board.frame) == others + 1
         if len(board.frame):
-            table = board.table(whole=True)
-            to_markdown(table), to_latex(table), describe_columns(table, "x.csv")
+            whole = board.table(whole=True)
+            to_markdown(whole), to_latex(whole), describe_columns(whole, "x.csv")
         shown.append(not named)
     judge(among)
     shutil.rmtree(ours, ignore_errors=True)
