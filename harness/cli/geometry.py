@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Given, Verbose, check_output, progress, takes_config
+from harness.cli.options import (
+    FigureColumns,
+    Given,
+    Serif,
+    Verbose,
+    check_output,
+    progress,
+    takes_config,
+)
 from harness.cli.printed_table import print_columns
 
 
@@ -26,10 +34,8 @@ def geometry(
     of: Annotated[
         str, typer.Option(help="Classes in the picture: training, validation or test.")
     ] = "validation",
-    columns: Annotated[
-        int, typer.Option(help="Width of the picture in columns of a paper: 1 or 2.")
-    ] = 2,
-    serif: Annotated[bool, typer.Option("--serif", help="Use a font with serifs.")] = False,
+    columns: FigureColumns = 2,
+    serif: Serif = False,
     verbose: Verbose = False,
 ) -> None:
     """Measure how compact and how far apart classes are, before training and after each stage.

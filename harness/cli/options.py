@@ -42,6 +42,11 @@ Against = Annotated[
     ),
 ]
 
+FigureColumns = Annotated[
+    int, typer.Option(help="Width of the figure in columns of a paper: 1 or 2.")
+]
+Serif = Annotated[bool, typer.Option("--serif", help="Use a font with serifs.")]
+
 # Flags for fields of the protocol: name of the field -> type and what a config key declares.
 PROTOCOL_FLAGS: Mapping[str, tuple[type, Key]] = {
     "trunk_lr": (

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Against, Given, check_output, rows_named, takes_config
+from harness.cli.options import (
+    Against,
+    FigureColumns,
+    Given,
+    Serif,
+    check_output,
+    rows_named,
+    takes_config,
+)
 from harness.errors import HarnessError, unknown
 
 MOONS = "moons"
@@ -36,10 +44,8 @@ def plot(
     embedding: Annotated[
         str, typer.Option(help="Embeddings to score: concatenated or separated.")
     ] = "concatenated",
-    columns: Annotated[
-        int, typer.Option(help="Width of the figure in columns of a paper: 1 or 2.")
-    ] = 1,
-    serif: Annotated[bool, typer.Option("--serif", help="Use a font with serifs.")] = False,
+    columns: FigureColumns = 1,
+    serif: Serif = False,
     against: Against = None,
 ) -> None:
     """Draw a figure of one table as vector graphics, readable in greyscale.

@@ -45,29 +45,17 @@ def answer_family(members: Sequence[Measured], untested: int, margin: float) -> 
         untested: planned pairs that count in the family although one row is missing.
     """
     tested = [m for m in members if m.reason is None]
-    p_values = np.array([_p_value(m) for m in tested])
+    p_values = np.array([m.ranked.p for m in tested], float)
     count = len(tested) + untested
     corrected = holm(p_values, count)
     # What Holm multiplies each p-value with.
     factors = count - np.argsort(np.argsort(p_values, kind="stable"))
-    beyond = holm([_p_beyond(m, margin) for m in tested], count)
+    beyond = holm([m.spread.p_beyond(m.ranked.difference, margin) for m in tested], count)
     found = {
         id(m): _judged(m, margin, float(p), float(apart), LEVEL / int(factor))
         for m, p, apart, factor in zip(tested, corrected, beyond, factors, strict=True)
     }
     return [found.get(id(m)) or _untested(m) for m in members]
-
-
-def _p_value(measured: Measured) -> float:
-    p = measured.estimates[EMBEDDING][METRIC].p
-    assert p is not None
-    return p
-
-
-def _p_beyond(measured: Measured, margin: float) -> float:
-    assert measured.noise is not None
-    spread = together(*measured.noise, measured.classes, measured.num_classes)
-    return float(spread.p_beyond(measured.estimates[EMBEDDING][METRIC].difference, margin))
 
 
 def _untested(measured: Measured) -> JudgedPair:
@@ -102,10 +90,8 @@ def _judged(
         beyond: corrected p-value of a difference beyond the margin.
         level: that the uncorrected p-value would have to be below.
     """
-    assert measured.noise is not None
-    value = measured.estimates[EMBEDDING][METRIC].difference
-    spread = together(*measured.noise, measured.classes, measured.num_classes)
-    bound = float(spread.bound(value))
+    value = measured.ranked.difference
+    bound = float(measured.spread.bound(value))
     within = bound <= margin and beyond < LEVEL
     needed = None if holm_p < LEVEL else _needed(measured, level)
     answer, reason = _answer(measured, holm_p < LEVEL, within, needed, level)
@@ -133,7 +119,8 @@ def _answer(
     measured: Measured, separated: bool, within: bool, needed: Needed | None, level: float
 ) -> tuple[Answer, Reason | None]:
     one, other = measured.pair.one, measured.pair.other
-    first_ahead = measured.estimates[EMBEDDING][METRIC].difference > 0
+    value = measured.ranked.difference
+    first_ahead = value > 0
     ahead, behind = (one, other) if first_ahead else (other, one)
     if other.method == one.coincides_with or one.method == other.coincides_with:
         return Answer.NOT_DECIDED, Reason.COINCIDES
@@ -144,7 +131,6 @@ def _answer(
     if within:
         return Answer.EQUIVALENT, None
     classes = together(NO_NOISE, NO_NOISE, measured.classes, measured.num_classes)
-    value = measured.estimates[EMBEDDING][METRIC].difference
     searched = one.searched or other.searched
     if classes.p_value(value) >= level or (searched and needed is None):
         return Answer.NOT_DECIDED, Reason.TEST_SET
@@ -166,7 +152,7 @@ def _needed(measured: Measured, level: float) -> Needed | None:
     count: int | None = FIRST_SEARCHES
     if measured.measured_searches:
         count = searches_to_decide(
-            measured.estimates[EMBEDDING][METRIC].difference,
+            measured.ranked.difference,
             (float(measured.noise[0].single), float(measured.noise[1].single)),
             measured.classes,
             measured.num_classes,

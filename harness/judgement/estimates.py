@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
@@ -19,7 +17,14 @@ from harness.judgement.samples import (
     pool_of,
     shared_runs,
 )
-from harness.judgement.statistic import MIN_CLASSES, NO_NOISE, Noise, class_variance, together
+from harness.judgement.statistic import (
+    MIN_CLASSES,
+    NO_NOISE,
+    Noise,
+    Spread,
+    class_variance,
+    together,
+)
 from harness.metrics.names import EMBEDDINGS, METRICS
 from harness.records.records import TestRecord
 
@@ -53,16 +58,28 @@ class Measured:
     classes: float
     measured_searches: bool
 
+    @property
+    def ranked(self) -> Estimate:
+        """What the pair is answered by."""
+        return self.estimates[EMBEDDING][METRIC]
+
+    @property
+    def spread(self) -> Spread:
+        """Of that difference, from all sources of noise; there must be noise to tell."""
+        assert self.noise is not None
+        return together(*self.noise, self.classes, self.num_classes)
+
 
 def measure(pair: Pair, pools: Pools) -> Measured:
-    estimates: dict[str, dict[str, Estimate]] = defaultdict(dict)
     runs = shared_runs(pair.one, pair.other)
-    for embedding, metric in product(EMBEDDINGS, METRICS):
-        estimates[embedding][metric] = _estimate(pair, pools, runs, embedding, metric).estimate
-    ranked = _estimate(pair, pools, runs, EMBEDDING, METRIC)
+    found = {
+        embedding: {metric: _estimate(pair, pools, runs, embedding, metric) for metric in METRICS}
+        for embedding in EMBEDDINGS
+    }
+    ranked = found[EMBEDDING][METRIC]
     return Measured(
         pair=pair,
-        estimates=dict(estimates),
+        estimates={e: {m: one.estimate for m, one in of.items()} for e, of in found.items()},
         scope=_scope(pair, pools),
         num_classes=ranked.num_classes,
         reason=ranked.reason,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,9 +40,7 @@ def not_flat(trials: Sequence[Sequence[float] | None]) -> bool:
     Args:
         trials: the scores of each on all folds, in the order of the search; None without them.
     """
-    last = math.ceil(len(trials) / LAST)
-    before = [folds for folds in trials[: len(trials) - last] if folds is not None]
-    after = [folds for folds in trials[len(trials) - last :] if folds is not None]
+    before, after = _before_and_after(trials)
     if not before or not after:
         return bool(after)
     rise = np.subtract(max(after, key=np.mean), max(before, key=np.mean))
@@ -57,12 +56,20 @@ def rises(scores: Sequence[float | None], noise: float | None) -> bool:
         scores: of each trial, in the order of the search; None without one.
         noise: standard deviation of a trial's score between partitions; None counts as 0.
     """
-    last = math.ceil(len(scores) / LAST)
-    before = [score for score in scores[: len(scores) - last] if score is not None]
-    after = [score for score in scores[len(scores) - last :] if score is not None]
+    before, after = _before_and_after(scores)
     if not before or not after:
         return bool(after)
     return max(after) - max(before) > math.sqrt(2) * (noise or 0.0)
+
+
+Trial = TypeVar("Trial")
+
+
+def _before_and_after(trials: Sequence[Trial | None]) -> tuple[list[Trial], list[Trial]]:
+    """The trials before the last part of the search and in it, without those that are None."""
+    start = len(trials) - math.ceil(len(trials) / LAST)
+    before, after = trials[:start], trials[start:]
+    return [t for t in before if t is not None], [t for t in after if t is not None]
 
 
 def still_rises(search: SearchFacts) -> bool | None:

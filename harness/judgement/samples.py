@@ -211,11 +211,7 @@ class Sample:
         if found is None:
             return None
         if not self.searched:
-            runs = [score for row in found for score in row]
-            if len(runs) < 2:
-                return None
-            of_mean = float(np.var(runs, ddof=1)) / len(runs)
-            return Noise(of_mean, of_mean, len(runs) - 1)
+            return seed_noise([score for row in found for score in row])
         if not pool.freedom:
             return None
         means = [np.mean(row) for row in found]
@@ -237,11 +233,9 @@ class Sample:
         noise = self.noise(embedding, metric, pool)
         if noise is None:  # of one search, the seeds alone
             found = self.scores(embedding, metric) or [[]]
-            runs = found[0]
-            if len(found) > 1 or len(runs) < 2:
+            noise = seed_noise(found[0]) if len(found) == 1 else None
+            if noise is None:
                 return Score(self.mean(embedding, metric), None)
-            of_mean = float(np.var(runs, ddof=1)) / len(runs)
-            noise = Noise(of_mean, of_mean, len(runs) - 1)
         half = float(Spread(np.sqrt(noise.of_mean), noise.freedom).half_width)
         return Score(self.mean(embedding, metric), half if self.random else None)
 
@@ -265,6 +259,14 @@ class Sample:
             means.append(np.mean(np.array(found, float), axis=0))
         counts = np.array(queries) > 0
         return np.mean(means, axis=0)[counts], tuple(np.array(queries)[counts].tolist())
+
+
+def seed_noise(runs: Sequence[float]) -> Noise | None:
+    """Noise of the mean of runs that differ in their seeds alone; None of fewer than two."""
+    if len(runs) < 2:
+        return None
+    of_mean = float(np.var(runs, ddof=1)) / len(runs)
+    return Noise(of_mean, of_mean, len(runs) - 1)
 
 
 def pool_of(samples: Sequence[Sample], embedding: str, metric: str) -> Pool:
@@ -302,8 +304,7 @@ def paired_noise(
     differences = differences_of(runs, embedding, metric)
     if differences is None or len(differences) < MIN_PAIRS:
         return None
-    of_mean = float(np.var(differences, ddof=1)) / len(differences)
-    return Noise(of_mean, of_mean, len(differences) - 1)
+    return seed_noise(differences)
 
 
 def differences_of(

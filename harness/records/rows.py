@@ -32,18 +32,9 @@ Searches = list[Row]  # of one method, that which tables show first
 OF_A_METHOD_OR_ITS_DATA = {"method", "seed", "protocol", "data_fingerprint", "split"}
 
 
-def read_rows(table: Path, problems: list[str], more: Path | None = None) -> list[Row]:
-    """The records of each row that a table shows.
-
-    Args:
-        more: another folder of the same table, for rows from there, too.
-    """
-    return [searches[0] for searches in read_searches(table, problems, more)]
-
-
-def read_searches(table: Path, problems: list[str], more: Path | None = None) -> list[Searches]:
-    """The rows of each method in a table, as `group_searches` has them. Args as in `read_rows`."""
-    return group_searches(read_tests(table, problems, more))
+def read_rows(table: Path, problems: list[str]) -> list[Row]:
+    """The records of each row that a table shows."""
+    return [searches[0] for searches in group_searches(read_tests(table, problems))]
 
 
 def group_searches(tests: Iterable[TestRecord]) -> list[Searches]:
@@ -67,24 +58,13 @@ def group_searches(tests: Iterable[TestRecord]) -> list[Searches]:
     ]
 
 
-def read_tests(table: Path, problems: list[str], more: Path | None = None) -> list[TestRecord]:
-    """Every test that can stand in one table, once, with the metrics that were asked for later.
-
-    Args:
-        more: another folder of the same table: what both have is taken from the first, and the
-            first says which version of data and protocol it is.
-    """
+def read_tests(table: Path, problems: list[str]) -> list[TestRecord]:
+    """Every test that can stand in one table, once, with the metrics that were asked for later."""
     records = read_records(table, problems)
-    reference = _tests_in(records)
-    if more is not None:
-        known = {key_of(record) for record in reference.values()}
-        added = read_records(more, problems)
-        twins = [path for path, r in _tests_in(added).items() if key_of(r) in known]
-        records |= {path: record for path, record in added.items() if path not in twins}
-    found = _tests_in(records)
+    found = {path: record for path, record in records.items() if isinstance(record, TestRecord)}
     if not found:
         return []
-    newest = newest_of((reference or found).values())
+    newest = newest_of(found.values())
     on_demand = _metrics_by_run(r for r in records.values() if isinstance(r, MetricsRecord))
     first: dict[str, Path] = {}
     tests = []
@@ -100,10 +80,6 @@ def read_tests(table: Path, problems: list[str], more: Path | None = None) -> li
             continue
         tests.append(_with_metrics(record, on_demand.get(run, {})))
     return tests
-
-
-def _tests_in(records: Mapping[Path, AnyRecord]) -> dict[Path, TestRecord]:
-    return {path: record for path, record in records.items() if isinstance(record, TestRecord)}
 
 
 def read_records(table: Path, problems: list[str]) -> dict[Path, AnyRecord]:
@@ -124,10 +100,6 @@ def label_of(row: Row) -> str:
     if first.kind == TEST_SELECTED:
         return f"{method} ({TEST_SELECTED})"
     return f"{method} (single {first.dims['concatenated']})" if first.kind == "single" else method
-
-
-def by_label(found: Iterable[Searches]) -> dict[str, Searches]:
-    return {label_of(searches[0]): searches for searches in found}
 
 
 def mean_score(row: Row, metric: str = METRICS[0]) -> float:

@@ -43,50 +43,38 @@ class Beside:
 Compared = Mapping[str, Any]  # one score of ours with that of a paper, by column
 
 
-def _column(
-    name: str, explanation: str, shown: View = View.CSV, sign: str = ""
-) -> Column[Compared]:
+def _percent(name: str, explanation: str, sign: str = "") -> Column[Compared]:
+    """A number that people see with its interval."""
+
     def spell(cells: Cells) -> str:
         half_width = cells[f"{name}_ci95"]
         interval = "" if is_missing(half_width) else f" ± {half_width:.2f}"
         return f"{cells[name]:{sign}.2f}{interval}"
 
-    numbers = name in ("ours", "published", "difference")
-    return Column(
-        name, explanation, lambda line: line[name], shown, text=spell if numbers else None
-    )
+    return Column(name, explanation, shown=View.ALL, text=spell)
+
+
+def _spell_score(cells: Cells) -> str:
+    return f"{title_of(cells['metric'])} {cells['embedding']}"
 
 
 COLUMNS: tuple[Column[Compared], ...] = (
-    _column("method", "name of --loss", View.ALL),
-    _column("embedding", "concatenated or separated"),
+    Column("method", "name of --loss", shown=View.ALL),
+    Column("embedding", "concatenated or separated"),
+    Column("metric", "what was measured", shown=View.ALL, title="score", text=_spell_score),
+    _percent("ours", "mean over our reproductions, in percent"),
+    Column("ours_ci95", "half the width of its 95 % interval"),
+    _percent("published", "the paper's value"),
+    Column("published_ci95", "the paper's interval, where it gives one"),
+    Column("ours_sd", "standard deviation over our reproductions"),
+    Column("published_sd", "the paper's, where it gives one"),
+    _percent("difference", "ours minus published", "+"),
     Column(
-        "metric",
-        "what was measured",
-        lambda line: line["metric"],
-        View.ALL,
-        "score",
-        lambda cells: f"{title_of(cells['metric'])} {cells['embedding']}",
-    ),
-    _column("ours", "mean over our reproductions, in percent", View.ALL),
-    _column("ours_ci95", "half the width of its 95 % interval"),
-    _column("published", "the paper's value", View.ALL),
-    _column("published_ci95", "the paper's interval, where it gives one"),
-    _column("ours_sd", "standard deviation over our reproductions"),
-    _column("published_sd", "the paper's, where it gives one"),
-    _column("difference", "ours minus published", View.ALL, "+"),
-    _column(
         "difference_ci95",
         "root of the sum of the squares of both; of ours alone without the paper's",
     ),
-    Column(
-        "protocol_variant",
-        "protocol of the paper",
-        lambda line: line["protocol_variant"],
-        View.ALL,
-        "protocol",
-    ),
-    _column("source", "where the value is printed"),
+    Column("protocol_variant", "protocol of the paper", shown=View.ALL, title="protocol"),
+    Column("source", "where the value is printed"),
 )
 
 

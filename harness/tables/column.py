@@ -34,7 +34,8 @@ class Column(Generic[Line]):
     Attributes:
         name: in the CSV file and of `--columns`.
         explanation: what it holds, for the list of columns beside the CSV file.
-        value: computes the cell of a line at full precision.
+        value: computes the cell of a line at full precision. Default: the entry of that name, of a
+            line that is a mapping.
         shown: where people see it.
         title: its heading for people. Default: the name.
         text: spells the cell for people, from all cells of its line. Default: the value, floats
@@ -45,12 +46,16 @@ class Column(Generic[Line]):
 
     name: str
     explanation: str
-    value: Callable[[Line], Any]
+    value: Callable[[Line], Any] | None = None
     shown: View = View.CSV
     title: str = ""
     text: Callable[[Cells], str] | None = None
     dtype: str = ""
     place: int = 0
+
+    def cell(self, line: Line) -> Any:
+        """The value at full precision."""
+        return cast(Cells, line)[self.name] if self.value is None else self.value(line)
 
     @property
     def heading(self) -> str:
@@ -74,7 +79,7 @@ def is_missing(value: Any) -> bool:
 def frame_of(columns: Sequence[Column[Line]], lines: Iterable[Line]) -> pd.DataFrame:
     """Every column of every line, at full precision."""
     frame = pd.DataFrame(
-        [{column.name: column.value(line) for column in columns} for line in lines],
+        [{column.name: column.cell(line) for column in columns} for line in lines],
         columns=[column.name for column in columns],
     )
     return frame.astype({column.name: column.dtype for column in columns if column.dtype})

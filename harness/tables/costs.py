@@ -29,34 +29,27 @@ def _beside_published(name: str) -> Callable[[Cells], str]:
     return spell
 
 
-def _measured(
-    name: str, explanation: str, title: str = "", shown: View = View.CSV
-) -> Column[Measured]:
-    spell = _beside_published(name) if title else None
-    return Column(name, explanation, lambda line: line[name], shown, title, spell)
+def _shown(name: str, explanation: str, title: str, shown: View = View.ALL) -> Column[Measured]:
+    return Column(name, explanation, None, shown, title, _beside_published(name))
 
 
 COLUMNS: tuple[Column[Measured], ...] = (
-    Column("method", "name of --loss", lambda line: line["method"], View.ALL),
-    _measured("batch_size", "images in a batch"),
-    _measured("ms_per_step", "training time per step, mean over folds", "ms per step", View.ALL),
-    _measured("converged_step", "steps until it has converged", "steps to converge"),
-    _measured(
-        "convergence_seconds", "training time until it has converged", "s to converge", View.ALL
-    ),
-    _measured("steps", "of the whole training", "steps", View.ALL),
-    _measured("train_seconds", "training time, mean over folds"),
-    _measured("seconds", "the same with validation and checkpoints"),
-    _measured(
-        "peak_memory_mib", "of a GPU, or of the process on a CPU", "peak memory, MiB", View.ALL
-    ),
-    _measured("loss_mib", "memory of the parameters of the loss", "loss, MiB", View.ALL),
-    _measured("validation", "best validation score, mean over folds"),
-    _measured("folds", "number of folds"),
-    _measured("device", "what it was trained on"),
-    _measured("commit", "of the code, with + if it had been changed"),
-    _measured("versions", "of Python and the libraries, as JSON"),
-    _measured("command", "that measured it"),
+    Column("method", "name of --loss", shown=View.ALL),
+    Column("batch_size", "images in a batch"),
+    _shown("ms_per_step", "training time per step, mean over folds", "ms per step"),
+    _shown("converged_step", "steps until it has converged", "steps to converge", View.CSV),
+    _shown("convergence_seconds", "training time until it has converged", "s to converge"),
+    _shown("steps", "of the whole training", "steps"),
+    Column("train_seconds", "training time, mean over folds"),
+    Column("seconds", "the same with validation and checkpoints"),
+    _shown("peak_memory_mib", "of a GPU, or of the process on a CPU", "peak memory, MiB"),
+    _shown("loss_mib", "memory of the parameters of the loss", "loss, MiB"),
+    Column("validation", "best validation score, mean over folds"),
+    Column("folds", "number of folds"),
+    Column("device", "what it was trained on"),
+    Column("commit", "of the code, with + if it had been changed"),
+    Column("versions", "of Python and the libraries, as JSON"),
+    Column("command", "that measured it"),
 )
 
 

@@ -28,20 +28,16 @@ def columns_of(parts: Sequence[str]) -> list[Column[Stage]]:
             last one, and MAP@R of the training classes.
     """
     return [
-        _plain("method", "name of --loss"),
-        _plain("fold", "number of the fold", View.ALL),
-        _plain("stage", "`before` training, or the number of the stage", View.ALL),
-        _plain("step", "at which the weights of the stage were best"),
+        Column("method", "name of --loss"),
+        Column("fold", "number of the fold", shown=View.ALL),
+        Column("stage", "`before` training, or the number of the stage", shown=View.ALL),
+        Column("step", "at which the weights of the stage were best"),
         *(_measured(part, metric, parts) for part in parts for metric in MEASURED),
-        _plain("params", "all parameters, as JSON"),
-        _plain("commit", "of the code, with + if it had been changed"),
-        _plain("versions", "of Python and the libraries, as JSON"),
-        _plain("command", "that measured it"),
+        Column("params", "all parameters, as JSON"),
+        Column("commit", "of the code, with + if it had been changed"),
+        Column("versions", "of Python and the libraries, as JSON"),
+        Column("command", "that measured it"),
     ]
-
-
-def _plain(name: str, explanation: str, shown: View = View.CSV) -> Column[Stage]:
-    return Column(name, explanation, lambda line: line[name], shown)
 
 
 def _measured(part: str, metric: str, parts: Sequence[str]) -> Column[Stage]:
@@ -50,7 +46,7 @@ def _measured(part: str, metric: str, parts: Sequence[str]) -> Column[Stage]:
     return Column(
         name,
         f"{title_of(metric)} of the {part} classes",
-        lambda line: line[name],
+        None,
         View.ALL if shown else View.CSV,
         f"{part} {title_of(metric)}",
         lambda cells: length(cells[name]),
