@@ -114,6 +114,8 @@ def evaluate(
         leaderboard.write(board)
     for problem in done.problems:
         warnings.warn(problem, stacklevel=2)
+    for file in dict.fromkeys(done.unnamed):
+        warnings.warn(f"not evaluated: {file}; name it to have it run", stacklevel=2)
     return boards
 
 

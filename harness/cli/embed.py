@@ -11,6 +11,7 @@ from harness.cli.display import say
 from harness.cli.options import Given, check_output, rows_named, takes_config
 from harness.config import keys
 from harness.errors import HarnessError, unknown
+from harness.loss_file import is_file
 
 
 @takes_config("embed")
@@ -49,5 +50,6 @@ def embed(
 
     # The record says which search made the models; the other keys say where they are.
     where = {k: value for k, value in given.values.items() if not keys()[k].picks_searches}
-    images, size = write_embeddings(find_kept(records[reproduction], where), output)
+    kept = find_kept(records[reproduction], where, [method] if is_file(method) else [])
+    images, size = write_embeddings(kept, output)
     say(f"{output}: {images} images, {size} dimensions, {name}, reproduction {reproduction}")

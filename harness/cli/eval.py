@@ -69,6 +69,9 @@ def evaluate(
         from harness.evaluation.reproductions import evaluate as run_evaluation
 
         done = run_evaluation(losses, given.values, listener, parse_metrics(wanted), single_512)
+    for file in dict.fromkeys(done.unnamed):
+        command = next_command("eval", "--loss", file, values=given.values, keys=("runs_dir",))
+        say(f"not evaluated: a loss file runs only if you name it: {command}")
     boards = show_tables(done.tables, given.results, published, named_columns(columns), against)
     _print_places(boards, given)
     command = next_command("report", values=given.values, keys=("results_dir", "runs_dir"))

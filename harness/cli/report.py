@@ -12,6 +12,7 @@ import typer
 from harness.cli.display import say
 from harness.cli.options import Against, Given, check_output, rows_named, takes_config
 from harness.errors import HarnessError
+from harness.loss_file import is_file
 from harness.plain_text import counted
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def report(
             queries=tuple(query or ()),
             pixels=pixels,
             points=points,
+            loss_files=tuple(filter(is_file, method or ())),
         )
         _add_pictures(made, given.values, settings)
     page = render(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.cli.display import say
 from harness.cli.options import Given, Verbose, next_command, progress, takes_config
 from harness.cli.show import print_summary
+from harness.loss_file import is_file
 
 
 @takes_config("search")
@@ -21,4 +22,6 @@ def search(given: Given, verbose: Verbose = False) -> None:
     for summary in summaries:
         print_summary(summary)
     # The other settings are in the config that the search has saved.
-    say(f"next: {next_command('eval', values=given.values, keys=('runs_dir',))}")
+    files = [config.loss for config in configs if is_file(config.loss)]
+    losses = ["--loss", *(config.loss for config in configs)] if files else []
+    say(f"next: {next_command('eval', *losses, values=given.values, keys=('runs_dir',))}")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from harness import registry
 from harness.config import RunConfig, load_config
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, describe_test
 from harness.experiment import Experiment, build_experiment
-from harness.loss_file import check_unchanged
+from harness.loss_file import check_unchanged, is_file
 from harness.model.network import Model
 from harness.records.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_path
 from harness.records.records import TEST_SELECTED, FoldRecord, TestRecord
@@ -90,17 +92,20 @@ class KeptModels:
             return embed_test(self.opened, self.units)
 
 
-def find_kept(record: TestRecord, values: Mapping[str, Any]) -> KeptModels:
+def find_kept(
+    record: TestRecord, values: Mapping[str, Any], loss_files: Sequence[str] = ()
+) -> KeptModels:
     """The models that a record was made by, or an error that says what is missing.
 
     Args:
         values: config values that say where things are: runs_dir, results_dir, data_root, ...
+        loss_files: that the user named; no other one is imported.
     """
     identity, label = record.identity, record.identity["method"]
     if record.kind not in ("reproduction", TEST_SELECTED):
         raise HarnessError(f"{label}: only the fold models of a trained method can be embedded")
     unsearched = record.search.get("trials") == 0
-    config, fixed = (_fixed if unsearched else _searched)(record, values)
+    config, fixed = (_fixed if unsearched else _searched)(record, values, loss_files)
     experiment = build_experiment(config)
     opened = open_experiment(experiment, fixed=fixed)
     if opened.trainval.fingerprint != identity["data_fingerprint"]:
@@ -119,20 +124,26 @@ def find_kept(record: TestRecord, values: Mapping[str, Any]) -> KeptModels:
     return KeptModels(opened, units)
 
 
-def _searched(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig, str]:
+def _searched(
+    record: TestRecord, values: Mapping[str, Any], loss_files: Sequence[str]
+) -> tuple[RunConfig, str]:
     """The config of the search that a record was made by."""
     name, _, select = record.identity["method"].partition(SELECT)
     table = _table_of(record)
     problems: list[str] = []
-    for found in find_searches((), values, problems):
+    named = find_searches(loss_files, values, problems) if loss_files else ()
+    for found in chain(named, find_searches((), values, problems)):
         place, seed = found.place, found.config.seed
         if (place.table, place.method, seed) == (table, name, record.identity["seed"]):
+            found.check_named()
             check_unchanged(found.config.loss, found.folder)
             return found.config.updated({"select": select or "mean"}), ""
     raise HarnessError(_not_kept(f"search of {name}", table, values, problems))
 
 
-def _fixed(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig, str]:
+def _fixed(
+    record: TestRecord, values: Mapping[str, Any], loss_files: Sequence[str]
+) -> tuple[RunConfig, str]:
     """The config of a run that nothing was searched for, and what its parameters were set by."""
     label, table = record.identity["method"], _table_of(record)
     asked = RunConfig().updated(values)
@@ -149,8 +160,20 @@ def _fixed(record: TestRecord, values: Mapping[str, Any]) -> tuple[RunConfig, st
             record.repetition,
         ):
             config = RunConfig(storage="").updated({**load_config(path, foreign=True), **where})
+            if is_file(config.loss):
+                config = config.updated({"loss": _named_file(name, config.loss, loss_files)})
             return config, label.removeprefix(name)
     raise HarnessError(_not_kept(f"models of {label}", table, values))
+
+
+def _named_file(method: str, found: str, loss_files: Sequence[str]) -> str:
+    """The file of a method among those that the user named."""
+    for file in loss_files:
+        if registry.load_method(file).name == method:
+            return file
+    raise HarnessError(
+        f"{method} comes from a loss file, which runs only if you name it: {Path(found).name}"
+    )
 
 
 def _table_of(record: TestRecord) -> Path:

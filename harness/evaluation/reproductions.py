@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,13 @@ class Evaluated:
     Attributes:
         tables: folders of results that now have all records of their methods.
         problems: what could not be evaluated, and why.
+        unnamed: paths of loss files whose searches were left out because the user did not name
+            them.
     """
 
     tables: list[Path]
     problems: list[str]
+    unnamed: list[str] = field(default_factory=list)
 
 
 def evaluate(
@@ -64,7 +67,10 @@ def evaluate(
         single: train one model of the concatenated size on all trainval classes, too.
     """
     problems: list[str] = []
-    jobs = list(fixed_jobs(losses, values) or _find_jobs(losses, values, problems))
+    unnamed: list[str] = []
+    jobs = list(fixed_jobs(losses, values) or _find_jobs(losses, values, problems, unnamed))
+    if unnamed and not jobs and not problems:
+        return Evaluated([], [], unnamed)
     if not jobs:
         raise HarnessError(_nothing_found(losses, values, problems))
     experiments = [job.opened.experiment for job in jobs]
@@ -96,7 +102,7 @@ def evaluate(
         first = _of_first_search(job.opened.experiment)
         evaluate_naive(first, job.opened.trainval, listener, job.metrics)
         note_test_classes(job.opened.experiment.results, **_test_classes(job.opened))
-    return Evaluated(list(tables), problems)
+    return Evaluated(list(tables), problems, unnamed)
 
 
 def _extra(job: ReproductionJob, metrics: Sequence[str]) -> tuple[str, ...]:
@@ -106,11 +112,15 @@ def _extra(job: ReproductionJob, metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def _find_jobs(
-    losses: Sequence[str], values: Mapping[str, Any], problems: list[str]
+    losses: Sequence[str], values: Mapping[str, Any], problems: list[str], unnamed: list[str]
 ) -> Iterable[ReproductionJob]:
     """The searches that were asked for and have a best trial."""
     for found in find_searches(losses, values, problems):
         try:
+            if found.runs_unnamed_code and not losses:
+                unnamed.append(found.config.loss)
+                continue
+            found.check_named()
             check_unchanged(found.config.loss, found.folder)
             experiment = _with_share(build_experiment(found.config), found.repeats)
             if experiment.table != found.table:

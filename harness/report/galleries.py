@@ -37,6 +37,7 @@ class PictureSettings:
         queries: parts of the names of images that somebody wants to see.
         pixels: of the longer side of a thumbnail.
         points: of a map.
+        loss_files: that the user named; no other one is imported.
     """
 
     methods: tuple[str, ...] = ()
@@ -46,6 +47,7 @@ class PictureSettings:
     queries: tuple[str, ...] = ()
     pixels: int = 64
     points: int = 600
+    loss_files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low, high in (("count", 1, 50), ("neighbours", 1, 50), ("pixels", 16, 256)):
@@ -66,7 +68,7 @@ def make_pictures(table: Table, values: Mapping[str, Any], settings: PictureSett
     for method in shown:
         record = next((r for r in table.rows[method] if r.repetition == REPRODUCTION), None)
         try:
-            kept[method] = find_kept(record or table.rows[method][0], values)
+            kept[method] = find_kept(record or table.rows[method][0], values, settings.loss_files)
         except HarnessError as error:
             lost.append(str(error))
     if not kept:

@@ -32,10 +32,16 @@ FILTERS = [name for name, about in keys().items() if about.picks_searches]
 
 @dataclass(frozen=True)
 class FoundSearch:
-    """A search, its folder and the config that goes on with it."""
+    """A search, its folder and the config that goes on with it.
+
+    Attributes:
+        named: whether the user named the file of its loss. A path that only the run folder names
+            is never imported: the folder may be somebody else's.
+    """
 
     folder: Path
     config: RunConfig
+    named: bool = False
 
     @property
     def place(self) -> SearchPlace:
@@ -45,6 +51,19 @@ class FoundSearch:
     def name(self) -> str:
         """Name of the study in its storage: the path of its folder below the folder of runs."""
         return self.folder.relative_to(self.place.runs).as_posix()
+
+    @property
+    def runs_unnamed_code(self) -> bool:
+        """Whether going on would run a loss file that the user did not name."""
+        return is_file(self.config.loss) and not self.named
+
+    def check_named(self) -> None:
+        """Refuse to go on with a loss file that the user did not name."""
+        if self.runs_unnamed_code:
+            raise HarnessError(
+                f"{self.place.method} was searched from a loss file, which runs only if you name "
+                f"it: --loss {Path(self.config.loss).name}"
+            )
 
     @property
     def table(self) -> Path:
@@ -165,4 +184,4 @@ def _read(folder: Path, values: Mapping[str, Any], file: str | None = None) -> F
     place = place_of_search(folder)
     where = {"runs_dir": str(place.runs), "protocol": place.protocol}
     loss = {} if file is None else {"loss": file}
-    return FoundSearch(folder, saved.updated({**how, **where, **loss}))
+    return FoundSearch(folder, saved.updated({**how, **where, **loss}), named=file is not None)

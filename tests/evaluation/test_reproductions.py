@@ -463,7 +463,7 @@ def test_a_loss_of_ones_own_goes_all_the_way(folder_config: RunConfig, tmp_path:
     values: dict[str, Any] = {key: getattr(folder_config, key) for key in keys}
     summary = search_from_python(loss=str(path), trials=2, **values)
     assert summary.trials == 2 and set(summary.best_params) == {"margin"}
-    board = evaluate_from_python(reproductions=1, **values)[0]
+    board = evaluate_from_python(str(path), reproductions=1, **values)[0]
     assert summary.method in board.frame["method"].tolist()
     said = verdict("mine", results_dir=folder_config.results_dir, against="none")
     assert said.startswith(f"# {summary.method} against") and "ranks 1 of 1" in said

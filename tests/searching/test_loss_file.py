@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import folders_of
 
 from harness import registry
@@ -70,12 +72,11 @@ def test_an_edited_file_is_named_with_what_changed_and_what_was_searched_can_be_
     helper = loss_file.with_name("mine_helper.py")
     helper.write_text(HELPER.replace("2", "3"))
     kept = searched / SOURCE / "mine.py"
-    for loss in ([], ["--loss", str(loss_file)]):
-        assert evaluate(*loss) == 2
-        said = capsys.readouterr().err
-        assert "mine.py was changed since it was searched:" in said
-        assert "-    return 2 * loss\n" in said and "+    return 3 * loss\n" in said
-        assert f"harness eval --loss {kept}" in said
+    assert evaluate("--loss", str(loss_file)) == 2
+    said = capsys.readouterr().err
+    assert "mine.py was changed since it was searched:" in said
+    assert "-    return 2 * loss\n" in said and "+    return 3 * loss\n" in said
+    assert f"harness eval --loss {kept}" in said
     assert evaluate("--loss", str(kept)) == 0  # from there the helper comes, too
     assert searched.name in capsys.readouterr().out
 
@@ -102,24 +103,52 @@ def test_a_file_that_is_edited_while_it_is_used_gives_no_record(
         with pytest.raises(HarnessError, match="was changed while it was being used: it was mine@"):
             loop.search([RunConfig(**{**config, "trials": 2})])
     else:
-        assert evaluate() == 2
+        assert evaluate("--loss", str(loss_file)) == 2
         assert (
             "mine.py was changed while it was being used: it was mine@" in capsys.readouterr().err
         )
     assert list(searched.parent.glob("mine@*")) == [searched]  # nothing of the other one
 
 
-def test_a_search_is_tested_from_any_folder_and_says_where_its_file_was(
+def test_a_search_is_tested_from_any_folder_where_its_file_is_named(
     searched: Path, loss_file: Path, evaluate: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = loss_file.read_text()
-    loss_file.unlink()
-    assert evaluate() == 2
-    said = capsys.readouterr().err
-    assert f"its loss file is gone: there is no {loss_file}" in said
-    loss_file.write_text(content)
     assert evaluate() == 0
+    said = capsys.readouterr().out
+    assert f"a loss file runs only if you name it: harness eval --loss {loss_file}" in said
+    assert evaluate("--loss", searched.name) == 2
+    assert "which runs only if you name it: --loss mine.py" in capsys.readouterr().err
+    assert evaluate("--loss", str(loss_file)) == 0
+    assert searched.name in capsys.readouterr().out
     assert main(["show", "--runs-dir", str(searched.parents[2])]) == 0
+
+
+@pytest.mark.parametrize("with_source", [True, False])
+def test_no_file_that_a_run_folder_names_is_run(
+    searched: Path,
+    evaluate: Search,
+    loss_file: Path,
+    tmp_path: Path,
+    with_source: bool,
+) -> None:
+    """Somebody else edits the copy in the run folder, and lets its config name it."""
+    assert evaluate("--loss", str(loss_file)) == 0
+    hostile = searched / SOURCE / "mine.py" if with_source else tmp_path / "hostile.py"
+    if not with_source:
+        shutil.rmtree(searched / SOURCE)
+    ran = tmp_path / "ran"
+    hostile.write_text(f"open({str(ran)!r}, 'w')\n{MINE}")
+    configs = [searched / CONFIG, *searched.glob("folds/*/config.yaml")]
+    for path in configs:
+        values = {**load_config(path), "loss": str(hostile)}
+        path.write_text(yaml.safe_dump(values))
+    assert evaluate() == 0
+    assert evaluate("--loss", searched.name) == 2
+    page = ["report", "--pictures", f"--output={tmp_path / 'page.html'}"]
+    assert main([*page, *folders_of(tmp_path)]) in (0, 2)
+    for command in ("show", "retry"):
+        assert main([command, "--runs-dir", str(searched.parents[2])]) == 0
+    assert not ran.exists()
 
 
 def test_another_helper_makes_another_method(loss_file: Path) -> None:
