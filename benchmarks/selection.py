@@ -289,6 +289,7 @@ def main() -> None:
         "data_root": options.data_root,
         "cache_dir": options.cache_dir,
         "device": "cpu",
+        "allow_missing": True,  # as the records of the table have it
     }
     tasks: list[tuple[RunConfig, dict[str, Any]]] = []
     for loss in options.losses:
