@@ -93,7 +93,7 @@ def report(
             say(f"warning: {name}: {reason}", file=sys.stderr)
     size, seconds = len(page.encode()) / 1e6, time.perf_counter() - started
     say(f"{output}: {counted(len(made.tables), 'table')}, {size:.1f} MB, {seconds:.1f} s")
-    say("open it in a browser; it is one file and asks nobody for anything")
+    say("open it in a browser; it is one file and makes no network requests")
 
 
 def _add_pictures(made: Report, values: dict[str, Any], settings: Any) -> None:
