@@ -5,9 +5,11 @@ This module is below all others, and imports nothing of them.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 MOST_SHOWN = 100  # known names listed in a message
 
@@ -70,3 +72,9 @@ def unknown(
     listed = f"{len(names)} of them" if many else ", ".join(names) or "none"
     lines = [f"no {category} named '{name}'.{suggestion}", f"  known: {listed}"]
     return UnknownName("\n".join([*lines, *([f"  {advice}"] if advice else [])]))
+
+
+def spell_code_error(error: BaseException) -> str:
+    """What other people's code raised, with the file and line where it did."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno})"

@@ -14,7 +14,6 @@ import logging
 import pkgutil
 import reprlib
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError, convert_value_errors, unknown
+from harness.errors import HarnessError, convert_value_errors, spell_code_error, unknown
 from harness.loss_file import digest_of, is_file, modules_in, sources_of
 from harness.losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
 from harness.old_import_names import old_import_names
@@ -261,9 +260,7 @@ def _naming(what: str) -> Iterator[None]:
     except HarnessError:
         raise
     except (Exception, SystemExit) as error:  # as of a script that parses its arguments
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        place = f" ({Path(at.filename).name}, line {at.lineno})"
-        raise HarnessError(f"{what}: {type(error).__name__}: {error}{place}") from error
+        raise HarnessError(f"{what}: {spell_code_error(error)}") from error
 
 
 def import_file(path: Path) -> ModuleType:

@@ -284,7 +284,7 @@ def check_output(path: Path, *endings: str, flag: str = "--output") -> None:
     if path.suffix not in endings:
         raise HarnessError(f"{flag} must end in {' or '.join(endings)}, got {path}")
     if path.exists() and not path.is_file():
-        raise HarnessError(f"{flag} is to be a file, and {path} is none")
+        raise HarnessError(f"{flag}: {path} is not a regular file")
 
 
 def next_command(*words: str, values: Mapping[str, Any], keys: Sequence[str]) -> str:

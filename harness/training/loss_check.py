@@ -7,7 +7,6 @@ the loss that the user had in mind. A warning does not.
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, spell_code_error
 from harness.experiment import Experiment
 from harness.loss_file import is_file, unread_names
-from harness.model.build import attach, build_model, check_method
-from harness.model.network import FrozenTrunk
+from harness.model.build import attach, build_model, check_trunk
 
 BATCHES = 3
 FEATURES = 64  # width of the made-up features that the checks train on
@@ -36,14 +34,12 @@ class LossCheck:
         parameters: name -> value that the checks were run with, those of the first trial.
         problems: what a search would fail of, or would silently do wrong.
         warnings: what may be meant as it is.
-        step_seconds: time of one training step on this machine; None if it was not measured.
     """
 
     method: str
     parameters: dict[str, Any]
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    step_seconds: float | None = None
 
 
 def check_loss(experiment: Experiment) -> LossCheck:
@@ -72,18 +68,17 @@ def check_loss_file(experiment: Experiment) -> None:
 
 def measure_step(experiment: Experiment) -> float:
     """Median time of a training step on this machine in seconds, without loading of images."""
-    check_method(experiment)
-    protocol = experiment.protocol
-    model = build_model(experiment, experiment.published_params, seed=0).train()
+    width = check_trunk(experiment)
+    frozen, crop = experiment.protocol.frozen, experiment.protocol.crop
+    params = experiment.published_params
+    model = build_model(experiment, params, seed=0, width=width if frozen else None).train()
     loss = _make_loss(experiment, model.head)
-    crop = protocol.crop
-    channels = experiment.trunk.channels or experiment.listing.channels
     _, labels = _batch(experiment, seed=0)
-    images = torch.zeros(len(labels), channels, crop, crop, dtype=torch.uint8)
-    inputs: Tensor = images
-    if protocol.frozen:
-        inputs = torch.randn(len(labels), model.trunk.out_features)
-        model.trunk = FrozenTrunk(model.trunk.out_features)
+    if frozen:
+        inputs = torch.randn(len(labels), width)
+    else:
+        channels = experiment.trunk.channels or experiment.listing.channels
+        inputs = torch.zeros(len(labels), channels, crop, crop, dtype=torch.uint8)
     optimizer = torch.optim.Adam([*model.parameters(), *loss.parameters()], lr=1e-5)
     times = []
     for _ in range(1 + MEASURED_STEPS):
@@ -123,11 +118,8 @@ def _try_step(experiment: Experiment, seed: int) -> _Step:
             if value.requires_grad:
                 value.backward()
         except (Exception, SystemExit) as error:  # whatever the user's code raises
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(at.filename).name}, line {at.lineno}"
             raise HarnessError(
-                f"{method.name} fails in its first step: {type(error).__name__}: {error} "
-                f"({place})\n"
+                f"{method.name} fails in its first step: {spell_code_error(error)}\n"
                 f"  it was given {len(labels)} embeddings of {size} numbers, and labels from 0 to "
                 f"{_num_classes(experiment) - 1}"
             ) from error

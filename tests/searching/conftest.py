@@ -1,4 +1,4 @@
-"""A search without training."""
+"""A search without training, and a list of what is trained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from harness.records.records import FoldRecord
 from harness.searching import loop
+from harness.training import fold as training
 from harness.training.unit import Unit
 
 
@@ -27,3 +29,17 @@ def objective(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(loop, "run_trial", run_trial)
     return fake
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
+    """The units that are really trained."""
+    found: list[Unit] = []
+    real = training._train
+
+    def train(unit: Unit, *more: Any) -> FoldRecord:
+        found.append(unit)
+        return real(unit, *more)
+
+    monkeypatch.setattr(training, "_train", train)
+    return found

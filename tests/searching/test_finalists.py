@@ -143,20 +143,6 @@ def test_the_flag_for_finalists_changes_the_protocol(
     assert "quarters, by partition:" in printed and "finalists:" not in printed
 
 
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
-    """The units that are really trained."""
-    found: list[Unit] = []
-    real = training._train
-
-    def train(unit: Unit, *more: Any) -> FoldRecord:
-        found.append(unit)
-        return real(unit, *more)
-
-    monkeypatch.setattr(training, "_train", train)
-    return found
-
-
 def partitions(units: Sequence[Unit]) -> list[int | None]:
     return [unit.partition for unit in units]
 

@@ -34,20 +34,6 @@ def pairs(folder_config: RunConfig) -> RunConfig:
     return folder_config.updated({"protocol": PAIRS, "trials": 2})
 
 
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[Unit]:
-    """The units that are really trained."""
-    found: list[Unit] = []
-    real = training._train
-
-    def train(unit: Unit, *more: Any) -> FoldRecord:
-        found.append(unit)
-        return real(unit, *more)
-
-    monkeypatch.setattr(training, "_train", train)
-    return found
-
-
 def map_at_r(embeddings: np.ndarray, labels: np.ndarray) -> float:
     """By plain loops, from the definition."""
     values = []
