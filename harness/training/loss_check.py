@@ -110,10 +110,10 @@ def _try_step(experiment: Experiment, seed: int) -> _Step:
         torch.manual_seed(seed)
         method, size = experiment.method, experiment.protocol.embedding_size
         params = experiment.published_params
-        head = method.make_head(FEATURES, size, params) or nn.Linear(FEATURES, size)
-        loss = _make_loss(experiment, head)
-        nans = _watch_for_nan(loss)
         try:
+            head = method.make_head(FEATURES, size, params) or nn.Linear(FEATURES, size)
+            loss = _make_loss(experiment, head)
+            nans = _watch_for_nan(loss)
             value = loss(head(features), labels)
             if value.requires_grad:
                 value.backward()

@@ -99,6 +99,15 @@ def test_an_argument_of_another_name_for_the_number_of_classes_is_named(write: P
     assert "num_classes and embedding_size" in str(refusal.value)
 
 
+def test_a_loss_that_cannot_be_built_is_one_message(
+    write: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "class Mine(TripletMarginLoss):\n    def __init__(self, margin=0.1): 1 / 0"
+    write.write_text(GOOD.replace("class Mine(TripletMarginLoss): ...", own))
+    assert main(["check", str(write)]) == 2
+    assert "ZeroDivisionError: division by zero (mine.py, line" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [("check",), ("search", "--trials", "1", "--loss")])
 def test_a_problem_stops_the_command(
     write: Path,
