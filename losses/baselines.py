@@ -17,7 +17,7 @@ from pytorch_metric_learning.regularizers import ZeroMeanRegularizer
 from torch import Tensor, nn
 
 from harness.losses._tools.all_pairs import AllPairsContrastiveLoss
-from harness.losses._tools.ccp_settings import CCP_PROTOCOL
+from harness.losses._tools.ccp_settings import CCP_EPOCHS, proxies_in_ccp
 from harness.losses._tools.mining import MinedLoss
 from harness.losses._tools.proxy_anchor import ProxyAnchorLoss
 from harness.losses._tools.proxy_nca import ProxyNCALoss
@@ -189,22 +189,6 @@ def margin_loss(
     )
 
 
-# As the CCP paper compares with losses that have proxies: one image of a class, and a hundred times
-# the network's rate for the proxies.
-_CCP_PROTOCOL = {name: v for name, v in CCP_PROTOCOL.items() if name != "samples_per_class"}
-_CCP_PROXY_LR = {"loss_lr": 100 * CCP_PROTOCOL["lr"]}
-
-
-def as_in_ccp(by_dataset: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
-    """Presets of its tables, which are of four folds, and of its ablations."""
-    return {
-        dataset: Preset(
-            {**params, **_CCP_PROXY_LR}, _CCP_PROTOCOL, belongs_to=("mlrc-ccp", "ablation-ccp")
-        )
-        for dataset, params in by_dataset.items()
-    }
-
-
 def softtriple_in_ccp(**centers: int) -> dict[str, Preset]:
     """The CCP paper's SoftTriple, whose number of centres it does not say.
 
@@ -217,10 +201,8 @@ def softtriple_in_ccp(**centers: int) -> dict[str, Preset]:
         reg_weight=(0.2, 0.0669, 0.2, 0.2),
         margin=(0.01, 0.3588, 0.3145, 0.01),
     )
-    return as_in_ccp({d: {**values[d], "centers_per_class": n} for d, n in centers.items()})
+    return proxies_in_ccp({d: {**values[d], "centers_per_class": n} for d, n in centers.items()})
 
-
-_FOUR = ("cub", "cars", "sop", "inshop")
 
 # What SoftTriple's authors train with; theirs is no protocol here.
 _SOFTTRIPLE_OFFICIAL = Preset(
@@ -430,8 +412,8 @@ METHODS = (
         papers={
             # The sizes of its tables, small where there are many classes; then each of them.
             "ccp": softtriple_in_ccp(cub=10, cars=10, sop=1, inshop=1),
-            "ccp-s": softtriple_in_ccp(**dict.fromkeys(_FOUR, 1)),
-            "ccp-l": softtriple_in_ccp(**dict.fromkeys(_FOUR, 10)),
+            "ccp-s": softtriple_in_ccp(**dict.fromkeys(CCP_EPOCHS, 1)),
+            "ccp-l": softtriple_in_ccp(**dict.fromkeys(CCP_EPOCHS, 10)),
             "official": {"cub": _SOFTTRIPLE_OFFICIAL},
         },
     ),
@@ -450,7 +432,7 @@ METHODS = (
                 )
             },
             "official": {"cub": _anchor_official(1e-4), "sop": _anchor_official(6e-4)},
-            "ccp": as_in_ccp({"cub": _ANCHOR}),
+            "ccp": proxies_in_ccp(dict.fromkeys(CCP_EPOCHS, _ANCHOR)),
         },
     ),
 )

@@ -26,9 +26,13 @@ Space = Mapping[str, BaseDistribution]
 Params = Mapping[str, Any]
 ParamTypes = Mapping[str, type]
 
-# Optimizer settings that may stand among a method's parameters. The trainer reads them;
-# they never reach a builder.
-OPTIMIZER_PARAMS: ParamTypes = {"loss_lr": float, "head_lr": float, "trunk_lr": float}
+# Settings of the optimizer that a method's parameters may contain. The trainer reads them;
+# they never reach a builder. warmup_steps replaces the protocol's warm-up: a paper may warm up
+# some of the losses that it compares.
+OPTIMIZER_PARAMS: ParamTypes = {
+    **{"loss_lr": float, "head_lr": float, "trunk_lr": float},
+    **{"warmup_steps": int},
+}
 
 # Stands for the parameters that a builder's signature names.
 AS_DECLARED: ParamTypes = {}

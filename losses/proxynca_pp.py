@@ -11,6 +11,7 @@ from pytorch_metric_learning.reducers import MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
+from harness.losses._tools.ccp_settings import CCP_EPOCHS, proxies_in_ccp
 from harness.losses._tools.checks import check_positive
 from harness.losses._tools.cosine import cosine_loss, cosine_similarities, plain_cosine
 from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
@@ -136,6 +137,9 @@ MLRC = {
     "sop": Preset({"inverse_temperature": 9.0, "loss_lr": 6.6e-5}),
 }
 
+# The CCP paper divides cosines by a temperature of 0.1, so 2 / T is 10 here.
+IN_CCP = proxies_in_ccp({dataset: {"inverse_temperature": 5.0} for dataset in CCP_EPOCHS})
+
 METHODS = (
     Method(
         name="proxynca++",
@@ -148,6 +152,7 @@ METHODS = (
             "paper": _published_by_dataset(),
             # Clipping is in the code only.
             "official": _published_by_dataset(clip_value=10.0),
+            "ccp": IN_CCP,
         },
         samples_per_class=1,
         compared_with=("proxynca",),

@@ -75,7 +75,11 @@ MLRC_CCP = replace(
 )
 
 MLRC_HPL = replace(
-    MLRC, name="mlrc-hpl", summary="as the HPL paper runs it: batches of 128", batch_size=128
+    MLRC,
+    name="mlrc-hpl",
+    summary="as the HPL paper runs it: batches of 128",
+    batch_size=128,
+    datasets={**MLRC.datasets, "sop": {**SOP, "trials": 10}},
 )
 
 PROTOCOLS = (MLRC, MLRC_PAIRS, MLRC_CCP, MLRC_HPL)

@@ -225,6 +225,10 @@ class EvaluationProtocol:
     weight_decay: Number = 1e-4
     momentum: Share = 0.9
     optimizer_eps: Positive = 1e-8
+
+    adam_beta2: Share = protocol_field(0.999, added_in="0.2")
+    """Decay of the squared gradients' mean in Adam and AdamW. Other optimizers do not use it."""
+
     clip_norm: Positive | None = None
     clip_value: Positive | None = None
 

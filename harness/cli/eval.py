@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
-        help="Additional metrics: recall@1,2,4,8 nmi covering_radius class_distance. "
+        help="Additional metrics: recall@1,2,4,8 p@2 nmi covering_radius class_distance. "
         "More may follow."
     ),
 ]

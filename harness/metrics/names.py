@@ -17,7 +17,7 @@ METRICS = ("map_at_r", "r_precision", "p_at_1")
 # take 0.3 MB; all of them at full precision would take 2 MB.
 PER_CLASS = ("map_at_r", "p_at_1")
 
-# What is measured on demand, beside recall_at_K.
+# What is measured on demand, beside recall_at_K and p_at_K.
 MORE = {
     "nmi": "normalised mutual information with k-means clusters",
     "covering_radius": "mean radius of few samples that cover their class",
@@ -32,6 +32,10 @@ TITLES = {
 }
 
 RECALL = re.compile(r"recall_at_([1-9][0-9]{0,8})")
+PRECISION = re.compile(r"p_at_([1-9][0-9]{0,8})")
+
+# As people type the metrics that have a rank, or several: recall@1,2,4,8.
+TYPED = re.compile(r"(recall|p)@([1-9]\d{0,8}(?:,[1-9]\d{0,8})*)")
 
 
 def recall_rank(metric: str) -> int | None:
@@ -40,10 +44,25 @@ def recall_rank(metric: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def precision_rank(metric: str) -> int | None:
+    """The K of p_at_K; None for another metric."""
+    found = PRECISION.fullmatch(metric)
+    return int(found[1]) if found else None
+
+
 def title_of(metric: str) -> str:
     """As papers write it; a name that is not known stays as it is."""
-    rank = recall_rank(metric)
-    return f"R@{rank}" if rank else TITLES.get(metric, metric)
+    if rank := recall_rank(metric):
+        return f"R@{rank}"
+    if rank := precision_rank(metric):
+        return f"P@{rank}"
+    return TITLES.get(metric, metric)
+
+
+def is_on_demand(metric: str) -> bool:
+    """Whether a metric can be measured in addition to those of every test."""
+    ranked = recall_rank(metric) or precision_rank(metric)
+    return metric in MORE or (bool(ranked) and metric not in METRICS)
 
 
 def check_selection_metric(name: str) -> None:
@@ -55,21 +74,27 @@ def check_selection_metric(name: str) -> None:
 def check_metrics(names: Sequence[str]) -> None:
     """Refuse a name that is none of a metric on demand."""
     for name in names:
-        if name not in MORE and recall_rank(name) is None:
-            raise unknown("metric on demand", name, [*MORE, "recall_at_2"])
+        if not is_on_demand(name):
+            raise unknown("metric on demand", name, [*MORE, "recall_at_2", "p_at_2"])
 
 
 def is_metric(text: str) -> bool:
     """Whether people mean a metric on demand by it."""
-    return text in MORE or re.fullmatch(r"recall@[1-9]\d{0,8}(,[1-9]\d{0,8})*", text) is not None
+    return text in MORE or bool(_names_typed(text))
 
 
 def parse_metrics(texts: Sequence[str]) -> tuple[str, ...]:
-    """`recall@1,2 nmi` -> recall_at_1, recall_at_2, nmi; each once."""
+    """`recall@1,2 p@2 nmi` -> recall_at_1, recall_at_2, p_at_2, nmi; each once."""
     names: list[str] = []
     for text in texts:
         if not is_metric(text):
-            raise unknown("metric on demand", text, [*MORE, "recall@1,2,4,8"])
-        ranks = text.removeprefix("recall@").split(",") if text.startswith("recall@") else []
-        names.extend([f"recall_at_{rank}" for rank in ranks] or [text])
+            raise unknown("metric on demand", text, [*MORE, "recall@1,2,4,8", "p@2"])
+        names.extend(_names_typed(text) or [text])
     return tuple(dict.fromkeys(names))
+
+
+def _names_typed(text: str) -> list[str]:
+    """The metrics that a text with ranks stands for; none if every test measures one of them."""
+    found = TYPED.fullmatch(text)
+    names = [f"{found[1]}_at_{rank}" for rank in found[2].split(",")] if found else []
+    return names if all(map(is_on_demand, names)) else []

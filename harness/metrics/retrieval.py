@@ -12,7 +12,7 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
-from harness.metrics.names import METRICS, recall_rank
+from harness.metrics.names import METRICS, precision_rank, recall_rank
 from harness.metrics.neighbours import check_points, nearest
 
 KMEANS_SEED = 0
@@ -45,7 +45,7 @@ def evaluate(
         labels: (n,) integers.
         references: (m, dimensions), or None to search the queries, each excluded by index.
         reference_labels: (m,) integers, given if and only if references are.
-        metrics: any of p_at_1, r_precision, map_at_r, recall_at_<K>, nmi.
+        metrics: any of p_at_1, r_precision, map_at_r, recall_at_<K>, p_at_<K>, nmi.
     """
     retrieved = [name for name in metrics if name != "nmi"]
     limits = [_rank_limit(name) for name in retrieved]
@@ -78,10 +78,11 @@ def _rank_limit(metric: str) -> int | None:
     """The rank up to which a metric looks, or None if that is each query's R."""
     if metric in ("r_precision", "map_at_r"):
         return None
-    limit = 1 if metric == "p_at_1" else recall_rank(metric)
+    limit = recall_rank(metric) or precision_rank(metric)
     if limit is None:
         raise ValueError(
-            f"a metric must be one of {', '.join(METRICS)}, nmi and recall_at_<K>, got {metric!r}"
+            f"a metric must be one of {', '.join(METRICS)}, nmi, recall_at_<K> and p_at_<K>, "
+            f"got {metric!r}"
         )
     return limit
 
@@ -123,7 +124,9 @@ def _depths(relevant: Tensor, limits: Sequence[int | None]) -> Tensor:
 def _score(metric: str, limit: int | None, hits: Tensor, relevant: Tensor) -> Tensor:
     """(rows,) float64 values of one metric from (rows, k) hits in order of rank."""
     if limit is not None:
-        return hits[:, :limit].any(1).double()
+        first = hits[:, :limit]
+        # With fewer than K references, the missing neighbours count as wrong.
+        return first.any(1).double() if recall_rank(metric) else first.sum(1).double() / limit
     ranks = torch.arange(1, hits.shape[1] + 1, device=hits.device)
     hits = hits & (ranks <= relevant[:, None])
     if metric == "r_precision":

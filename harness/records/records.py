@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from harness.errors import HarnessError
 from harness.foreign_files import RefusedFile, read_foreign
-from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, MORE, recall_rank
+from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, is_on_demand
 from harness.records.layout import holds_metrics
 from harness.records.provenance import Provenance
 from harness.system.files import write_json
@@ -459,7 +459,7 @@ def _check_scores(scores: Mapping[str, float], needed: Sequence[str] = ()) -> No
         if metric not in scores:
             raise ValueError(f"scores lack {metric}")
     for metric, value in scores.items():
-        if not (metric in (*METRICS, *MORE) or recall_rank(metric)):
+        if not (metric in METRICS or is_on_demand(metric)):
             raise ValueError(f"no metric is called {metric}")
         if metric not in LENGTHS and value > WHOLE:
             raise ValueError(f"{metric} is a part of a whole, got {value}")

@@ -153,6 +153,9 @@ def _from_tables(figure: PaperFigure, folder: Path) -> Iterator[PublishedValue]:
                 raise unknown("file of published numbers", cited.file, files)
             rows = read(files[cited.file])
             rows = rows[(rows["paper"] == figure.paper) & (rows["table"] == cited.table)]
+            if "dim" in rows:
+                sized = rows["method"] + " (" + rows["dim"] + "-d)"
+                rows = rows.assign(method=sized.where(sized.isin(points), rows["method"]))
             for method in points.keys() - {*rows["method"]}:
                 raise unknown(f"row of '{cited.table}'", method, rows["method"].unique())
         for row in rows.to_dict("records"):

@@ -36,8 +36,8 @@ class TableRows:
     Attributes:
         file: file name there.
         table: number of the table, as in the column `table`.
-        rows: method, as in the column `method` -> values of its point. Default: every variant is
-            called what the table calls it.
+        rows: method, as in the column `method`, or with its size, such as "ProxyNCA++ (512-d)" ->
+            values of its point. Default: every variant is called what the table calls it.
     """
 
     file: str

@@ -240,6 +240,13 @@ def remarks_on_frame(frame: pd.DataFrame, shape: Shape) -> list[str]:
     for scheme in sorted(set(frame["selection"]) - {DEFAULT_SCHEME}):
         meaning = SCHEMES[scheme].summary if scheme in SCHEMES else "unknown to this version"
         remarks.append(f"Trials were scored with selection={scheme}: {meaning}.")
+    if shape.of_a_paper:
+        sizes = dict(zip(frame["method"], frame[f"dim_{EMBEDDINGS[0]}"], strict=True))
+        remarks += [
+            f"{method} has {size:g} dimensions, not {together}: its trunk has no more features."
+            for method, size in sizes.items()
+            if together.isdecimal() and size < int(together)
+        ]
     if (frame["kind"] == "single").any():
         remarks.append("single: one model of that size, trained on all trainval classes; no rank.")
     if (frame["kind"] == TEST_SELECTED).any():

@@ -10,7 +10,15 @@ from typing import Any
 from harness.judgement.fairness import spread, still_rises
 from harness.judgement.judged import EMBEDDING, METRIC
 from harness.losses.shown_facts import FACTS, Fact
-from harness.metrics.names import EMBEDDINGS, LENGTHS, METRICS, MORE, recall_rank, title_of
+from harness.metrics.names import (
+    EMBEDDINGS,
+    LENGTHS,
+    METRICS,
+    MORE,
+    precision_rank,
+    recall_rank,
+    title_of,
+)
 from harness.records.rows import setting
 from harness.tables.column import Cells, Column, View
 from harness.tables.indistinguishable import EXPLANATION as INDISTINGUISHABLE
@@ -55,13 +63,13 @@ def _sizes(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
-    """Those of every test, then those on demand: recalls first, by rank."""
+    """Those of every test, then those on demand: recalls first, then precisions, by rank."""
     return [*METRICS, *sorted(set(metrics) - set(METRICS), key=_place)]
 
 
-def _place(metric: str) -> tuple[bool, int, str]:
-    rank = recall_rank(metric)
-    return (rank is None, rank or 0, metric)
+def _place(metric: str) -> tuple[int, int, str]:
+    recall, precision = recall_rank(metric), precision_rank(metric)
+    return (0 if recall else 1 if precision else 2, recall or precision or 0, metric)
 
 
 def columns_of(shape: Shape | None = None) -> list[Column[Line]]:

@@ -125,7 +125,8 @@ def build(folder: Path) -> SweepTable:
     ]
     scored = [record for line in lines for record in line.tested]
     metrics = in_order(m for record in scored for m in record.scores["concatenated"])
-    columns = columns_of(plan, metrics if any(tested.values()) else [])
+    single = all("separated" not in record.scores for record in scored)
+    columns = columns_of(plan, metrics if any(tested.values()) else [], single)
     return SweepTable(folder, plan, columns, frame_of(columns, lines), problems)
 
 
@@ -142,17 +143,20 @@ def write(sweep: SweepTable) -> list[Path]:
     return [sweep.folder / name for name in texts]
 
 
-def columns_of(plan: SweepPlan, metrics: Sequence[str] = ()) -> list[Column[Line]]:
+def columns_of(
+    plan: SweepPlan, metrics: Sequence[str] = (), single: bool = False
+) -> list[Column[Line]]:
     """Every column of sweep.csv.
 
     Args:
         metrics: of the tests; empty if nothing was tested.
+        single: whether every test was of one model, whose scores the CSV file calls concatenated.
     """
     return [
         Column("method", "name of --loss", lambda line: line.point["method"], View.ALL),
         *_axis_columns(plan.axes),
         *_validation_columns(plan.metric, bool(metrics)),
-        *_test_columns(metrics),
+        *_test_columns(metrics, single),
         *_printed_columns(plan.published),
         *COST,
         Column(
@@ -218,14 +222,14 @@ def _validation_columns(metric: str, tested: bool) -> list[Column[Line]]:
     ]
 
 
-def _test_columns(metrics: Sequence[str]) -> list[Column[Line]]:
+def _test_columns(metrics: Sequence[str], single: bool) -> list[Column[Line]]:
     if not metrics:
         return []
     scores = [
         column
         for metric in metrics
         for embedding in EMBEDDINGS
-        for column in _score_columns(metric, embedding)
+        for column in _score_columns(metric, embedding, single)
     ]
     return [
         *scores,
@@ -245,18 +249,19 @@ def _test_columns(metrics: Sequence[str]) -> list[Column[Line]]:
     ]
 
 
-def _score_columns(metric: str, embedding: str) -> list[Column[Line]]:
+def _score_columns(metric: str, embedding: str, single: bool) -> list[Column[Line]]:
     name, title = f"{metric}_{embedding}", title_of(metric)
     half_width = f"{name}_ci95"
     first = metric in SHOWN_METRICS and embedding == EMBEDDINGS[0]
     what = f"{title} on the test classes, {embedding}"
+    empty = single and embedding != EMBEDDINGS[0]
     return [
         Column(
             name,
             f"{what}: mean over seeds",
             lambda line: line.scores.get(name),
-            View.ALL if first else View.LATEX,
-            f"{title} {embedding}",
+            View.ALL if first else View.CSV if empty else View.LATEX,
+            title if single else f"{title} {embedding}",
             with_interval(name, metric),
         ),
         Column(
@@ -374,9 +379,14 @@ def _remarks(sweep: SweepTable) -> list[str]:
     if frame["validation"].notna().any():
         remarks.append("validation: mean over the folds, of classes that were not trained on.")
     if "test_seeds" in frame:
+        several = frame["map_at_r_separated"].notna().any()
         remarks.append(
-            "concatenated: the embeddings of the fold models side by side; separated: their mean. "
-            "The test classes were opened for every point: the best of them is test-selected."
+            "concatenated: the embeddings of the fold models side by side; separated: their mean."
+            if several
+            else "Test scores are of one model."
+        )
+        remarks[-1] += (
+            " The test classes were opened for every point: the best of them is test-selected."
         )
         if (frame["kind"] == TEST_SELECTED).any():
             remarks.append("Each point reports the epoch that was best on the test classes.")

@@ -44,7 +44,8 @@ def name_can_be_typed_and_be_a_folder(protocol: EvaluationProtocol) -> None:
 
 def data_sets_of_their_own_exist(protocol: EvaluationProtocol) -> None:
     """Settings under a mistyped name would never be used."""
-    known, allowed = registry.names("dataset"), changeable_fields(type(protocol))
+    known = registry.names("dataset")
+    allowed = {*changeable_fields(type(protocol)), "trials", "reproductions"}
     for dataset, settings in protocol.datasets.items():
         where = f"{protocol.name} has settings for '{dataset}'"
         expect(dataset in known, f"{where}; known are {', '.join(known)}")

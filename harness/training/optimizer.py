@@ -51,6 +51,8 @@ def build_optimizer(
         options["momentum"] = protocol.momentum
     if protocol.optimizer != "sgd":
         options["eps"] = protocol.optimizer_eps
+    if protocol.optimizer in ("adam", "adamw"):
+        options["betas"] = (0.9, protocol.adam_beta2)
     return OPTIMIZERS[protocol.optimizer]([g for g in groups if g["params"]], **options)
 
 

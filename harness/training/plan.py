@@ -38,13 +38,18 @@ class StepPlan:
         return chosen or step == self.last
 
 
-def plan_of(protocol: EvaluationProtocol, epoch_steps: int) -> StepPlan:
+def plan_of(
+    protocol: EvaluationProtocol, epoch_steps: int, warmup_steps: int | None = None
+) -> StepPlan:
     """The steps of a protocol.
 
     Args:
         epoch_steps: batches of one pass over the training images.
+        warmup_steps: steps of warm-up. Default: as the protocol has it. A frozen trunk has none.
     """
     warmup = protocol.warmup_steps or protocol.warmup_epochs * epoch_steps
+    if warmup_steps is not None and not protocol.frozen:
+        warmup = warmup_steps
     first = warmup if protocol.warmup_extra else 0
     if protocol.epochs is None:
         return StepPlan(warmup, first, protocol.validate_every, first + protocol.max_steps, None)

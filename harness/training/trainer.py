@@ -104,7 +104,7 @@ class Trainer:
         # Products of the loss are to be exact where those of the trunk are not.
         by_pieces = micro_batch or protocol.precision == "tf32"
         self.piece = (micro_batch or protocol.batch_size) if by_pieces else None
-        self.plan = plan_of(protocol, batches.epoch_steps)
+        self.plan = plan_of(protocol, batches.epoch_steps, params.get("warmup_steps"))
         if protocol.freeze_affine:
             freeze_affine(model.trunk)
         self._start_optimizer()

@@ -37,6 +37,15 @@ def test_recall_states_its_rank(metric: str, rank: int | None, title: str) -> No
     assert names.title_of(metric) == title
 
 
+def test_a_precision_states_its_rank_and_that_of_rank_1_is_part_of_every_test() -> None:
+    assert names.precision_rank("p_at_2") == 2 and names.title_of("p_at_2") == "P@2"
+    assert names.is_on_demand("p_at_2") and not names.is_on_demand("p_at_1")
+    assert names.parse_metrics(["p@2,5", "recall@2"]) == ("p_at_2", "p_at_5", "recall_at_2")
+    assert not names.is_metric("p@1")
+    with pytest.raises(HarnessError, match="no metric on demand named 'p@1'"):
+        names.parse_metrics(["p@1"])
+
+
 def test_lists_name_metrics_that_there_are() -> None:
     assert set(names.PER_CLASS) <= set(names.METRICS)
     assert set(names.LENGTHS) <= set(names.MORE)

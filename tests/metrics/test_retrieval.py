@@ -187,6 +187,19 @@ def test_labels_beyond_the_integers_of_a_float_are_told_apart() -> None:
     assert evaluate(points, huge).values == evaluate(points, labels).values
 
 
+@pytest.mark.parametrize("rank", [1, 2, 7])
+def test_precision_is_the_share_of_right_neighbours_up_to_its_rank(rank: int) -> None:
+    points, labels = clustered(120, 8, 10, 1.5)
+    distances = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf)
+    right = [
+        sum(labels[j] == labels[i] for j in row.argsort(stable=True)[:rank]).item() / rank
+        for i, row in enumerate(distances)
+    ]
+    name = f"p_at_{rank}"
+    found = evaluate(points, labels, metrics=[name]).values[name]
+    assert found == pytest.approx(sum(right) / len(right), abs=1e-12)
+
+
 def test_recall_beyond_the_number_of_references_is_one() -> None:
     points, labels = clustered(20, 4, 2)
     assert evaluate(points, labels, metrics=["recall_at_100"]).values == {"recall_at_100": 1.0}

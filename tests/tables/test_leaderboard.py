@@ -281,6 +281,19 @@ def test_a_single_model_is_not_blamed_for_its_steps(tmp_path: Path) -> None:
 PROTOCOL = make_record().identity["protocol"]
 
 
+def test_a_row_without_training_says_if_it_has_fewer_dimensions(tmp_path: Path) -> None:
+    protocol = {**PROTOCOL, "name": "classic-hpl", "select": "test"}
+    one = {"separated": [], "per_class": {}, "protocol": protocol}
+    one["scores"] = {"concatenated": dict.fromkeys(METRICS, 0.5)}
+    trained = make_record("ms", 1, 0.5, kind="test-selected", dims={"concatenated": 512}, **one)
+    naive = make_record("pretrained", 0, 0.5, kind="naive", dims={"concatenated": 128}, **one)
+    put(tmp_path, trained)
+    table = put(tmp_path, naive).parent.parent.parent
+    markdown = rendering.to_markdown(leaderboard.build(table).table())
+    assert "pretrained has 128 dimensions, not 512: its trunk has no more features." in markdown
+    assert "MAP@R 512" in markdown and "ms has" not in markdown
+
+
 def test_validation_scores_have_the_name_of_the_metric_that_selects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -276,6 +276,24 @@ def test_no_gradient_is_computed_for_the_trunk_during_warm_up(
     assert watched == [False, False, True, True]
 
 
+@pytest.mark.parametrize(("params", "steps"), [({}, 7), ({"warmup_steps": 3}, 3)])
+def test_a_warm_up_among_the_parameters_replaces_that_of_the_protocol(
+    make_experiment: Callable[..., Experiment], params: dict[str, Any], steps: int
+) -> None:
+    experiment = make_experiment(loss="proxyanchor", params=params)
+    experiment = replace(experiment, protocol=replace(experiment.protocol, warmup_steps=7))
+    assert unit_of(experiment).build_trainer(CPU).plan.warmup == steps
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_beta2_of_adam_is_the_protocols(make_trainer: MakeTrainer, optimizer: str) -> None:
+    found = {
+        make_trainer(optimizer=optimizer, adam_beta2=beta2).optimizer.defaults["betas"]
+        for beta2 in (0.999, 0.99)
+    }
+    assert found == {(0.9, 0.999), (0.9, 0.99)}
+
+
 @pytest.mark.parametrize("cut", [2, 4, 6])
 @pytest.mark.parametrize("loss", ["proxyanchor", "ccp"])
 def test_a_run_cut_before_at_or_after_the_end_of_warm_up_goes_on_as_if_it_had_not_been(
