@@ -50,7 +50,7 @@ def test_an_unknown_name_is_refused_with_advice() -> None:
         (replace(SOUND, summary=""), "sound has no summary"),
         (replace(SOUND, datasets={"cubs": {"lr": 1e-5}}), "settings for 'cubs'; known are cars"),
         (on_glyphs(bach_size=8), "'bach_size'.* is no field that may differ there"),
-        (on_glyphs(trials=5), "'trials'.* is no field that may differ there"),
+        (on_glyphs(summary="other"), "'summary'.* is no field that may differ there"),
         (on_glyphs(name="other"), "'name'.* is no field that may differ there"),
         (on_glyphs(crop=300), r"sound on glyphs: ValueError: crop \(300\) must not exceed"),
         (replace(SOUND, folds="fifths"), "sound on cars: UnknownName: no folds named 'fifths'"),
