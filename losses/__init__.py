@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from harness.losses._tools.ball import BallDotProductSimilarity, BallLpDistance, BallNormalizer
     from harness.losses._tools.c1 import C1Loss
     from harness.losses.ccp import CCPLoss
-    from harness.losses.drml import DRMLLoss, RelationHead
+    from harness.losses.drml import DRML, DRMLLoss, RelationHead
     from harness.losses.hpl import HierarchicalProxyLoss
     from harness.losses.proxygml import ProxyGMLLoss
     from harness.losses.proxynca_pp import ProxyNCAPlusPlusLoss
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.losses.xbm import XBMLoss
 
 __all__ = [
+    "DRML",
     "BallDotProductSimilarity",
     "BallLpDistance",
     "BallNormalizer",
@@ -42,6 +43,7 @@ _HOMES = {
     "BallNormalizer": "_tools.ball",
     "C1Loss": "_tools.c1",
     "CCPLoss": "ccp",
+    "DRML": "drml",
     "DRMLLoss": "drml",
     "HierarchicalProxyLoss": "hpl",
     "ProxyGMLLoss": "proxygml",

@@ -12,7 +12,7 @@ import torch
 from optuna.distributions import FloatDistribution, IntDistribution
 from pytorch_metric_learning.distances import BaseDistance
 from pytorch_metric_learning.losses import BaseMetricLossFunction, TripletMarginLoss
-from pytorch_metric_learning.reducers import MeanReducer
+from pytorch_metric_learning.reducers import BaseReducer, MeanReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ from harness.losses._tools.host_buffers import HostBuffers
 from harness.losses._tools.k_center import farthest_points
 from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
 from harness.losses._tools.loss_dict import reduced
+from harness.losses._tools.reducers import ReducesInBases, check_not_per_anchor
 from harness.losses._tools.short_form import as_it_comes
 from harness.losses.ball_losses import PAIR_LOSSES, build_pair_loss
 from harness.losses.baselines import by_dataset
@@ -45,7 +46,7 @@ from harness.losses.shown_facts import INSTANCES
 logger = logging.getLogger(__name__)
 
 
-class CCPLoss(HostBuffers, ProxyLoss):
+class CCPLoss(HostBuffers, ReducesInBases, ProxyLoss):
     """A pair loss between the batch and trainable proxies, plus a little of it within the batch.
 
     Embeddings and proxies are ball-normalised; proxies are kept raw. Proxy p of class c is row
@@ -62,6 +63,8 @@ class CCPLoss(HostBuffers, ProxyLoss):
             in place of a share, and 0.1 if there is none.
         base_params: of a base given by name: its margins; alpha, beta and base for "ms".
         distance: of a base given by name, where it is not the usual one.
+        reducer: of the base loss, if that should not reduce as usual. PML's DoNothingReducer
+            returns the sum of both terms.
     """
 
     proxy_labels: Tensor
@@ -78,6 +81,7 @@ class CCPLoss(HostBuffers, ProxyLoss):
         base_params: Mapping[str, float] | None = None,
         distance: BaseDistance | None = None,
         batch_share: float | None = None,
+        reducer: BaseReducer | None = None,
         **kwargs: Any,
     ) -> None:
         check_positive(proxies_per_class=proxies_per_class)
@@ -94,6 +98,7 @@ class CCPLoss(HostBuffers, ProxyLoss):
             **kwargs,
         )
         self.base = base
+        self.set_reducer(reducer)
         self.proxies_per_class = proxies_per_class
         self.proxy_weight = proxy_weight
         self.batch_weight = batch_weight
@@ -102,6 +107,13 @@ class CCPLoss(HostBuffers, ProxyLoss):
         # Until there are embeddings to pick proxies from, the base loss trains alone.
         self.register_buffer("base_alone", torch.tensor(False))
         self.record("proxies_per_class", "proxy_weight", "batch_weight")
+
+    def bases(self) -> list[BaseMetricLossFunction]:
+        return [self.base]
+
+    def set_reducer(self, reducer: BaseReducer | None) -> None:
+        check_not_per_anchor("CCP", reducer)
+        super().set_reducer(reducer)
 
     def has_short_form(
         self, embeddings: Tensor, indices_tuple: tuple[Tensor, ...] | None = None

@@ -18,8 +18,11 @@ from pytorch_metric_learning.losses import (
     TripletMarginLoss,
 )
 from pytorch_metric_learning.miners import BaseMiner, TripletMarginMiner
+from pytorch_metric_learning.reducers import BaseReducer
 from pytorch_metric_learning.utils import common_functions as c_f
+from pytorch_metric_learning.utils import distributed
 from torch import Tensor, nn
+from torch.distributed import get_world_size
 from torch.nn.functional import mse_loss, normalize, one_hot
 
 from harness.losses._tools.checks import (
@@ -31,7 +34,9 @@ from harness.losses._tools.checks import (
 from harness.losses._tools.labelled_loss import LabelledLoss, LossDict, in_float32
 from harness.losses._tools.loss_dict import reduced
 from harness.losses._tools.mining import DistanceWeightedMiner
+from harness.losses._tools.normalize import SMALLEST_NORM
 from harness.losses._tools.proxy_anchor import ProxyAnchorLoss, group_losses
+from harness.losses._tools.reducers import ReducesInBases
 from harness.losses.baselines import BY_NAME
 from harness.losses.method import Base, Method, Preset, Space, declared_params
 from harness.losses.mined_losses import BY_NAME as MINED
@@ -79,12 +84,26 @@ class RelationAux:
         """(batch,) the group whose node describes its chunk of a sample best."""
         return self.errors.argmin(dim=1)
 
+    def is_of(self, embeddings: Tensor) -> bool:
+        """Whether these are the output; equal values will do, for it may be cast or moved."""
+        return self.final is embeddings or (
+            self.final.shape == embeddings.shape
+            and torch.equal(self.final.detach().to(embeddings), embeddings.detach())
+        )
+
+    def of_all_processes(self, embeddings: Tensor) -> RelationAux:
+        """The same for the rows of PML's DistributedLossWrapper: those of this process first."""
+        others = (distributed.all_gather(own.detach()) for own in (self.nodes, self.errors))
+        nodes, errors = map(torch.cat, zip((self.nodes, self.errors), others, strict=True))
+        return RelationAux(embeddings, nodes, errors)
+
 
 class RelationHead(nn.Module):
     """Embeds contiguous chunks of a feature one by one, then mixes them along learned relations.
 
     The output is not normalised; it starts as the concatenation of unit vectors. `aux` holds
-    what DRMLLoss needs of the last forward, and is not copied or pickled.
+    what DRMLLoss needs of the last forward, and is not copied or pickled. Half precision is safe,
+    in autocast or throughout.
     """
 
     def __init__(self, in_features: int, embedding_size: int, groups: int = 4) -> None:
@@ -112,13 +131,15 @@ class RelationHead(nn.Module):
             shape = tuple(features.shape)
             raise ValueError(f"features must have shape (batch, {self.in_features}), got {shape}")
         chunks = features.reshape(len(features), self.groups, -1)
-        nodes = normalize(self.node(chunks), dim=2)
+        nodes = self.node(chunks)
+        nodes = normalize(nodes, dim=2, eps=_least_divisor(nodes))
         # Relations and decoders do not train the trunk; decoders do not train the nodes.
         detached = chunks.detach()
         messages = self.relations(detached).transpose(1, 2) @ nodes
         final = self.integrator(torch.cat([nodes, messages], dim=2)).flatten(1)
-        # mse_loss leaves autocast: in half precision many errors would tie.
-        errors = mse_loss(self.decoder(nodes.detach()), detached, reduction="none").mean(dim=2)
+        # In half precision many errors would tie.
+        rebuilt, original = in_float32(self.decoder(nodes.detach())), in_float32(detached)
+        errors = mse_loss(rebuilt, original, reduction="none").mean(dim=2)
         self.aux = RelationAux(final, nodes, errors)
         return final
 
@@ -129,11 +150,16 @@ class RelationHead(nn.Module):
         """
         differences = self.edge_out(chunks).unsqueeze(2) - self.edge_in(chunks).unsqueeze(1)
         scores = self.edge_score(differences).squeeze(-1).relu()
-        return scores / scores.sum(dim=1, keepdim=True).clamp_min(1e-12)
+        return scores / scores.sum(dim=1, keepdim=True).clamp_min(_least_divisor(scores))
 
     def __getstate__(self) -> dict[str, Any]:
         # Tensors with a graph can be neither copied nor pickled.
         return {**self.__dict__, "aux": None}
+
+
+def _least_divisor(values: Tensor) -> float:
+    """What sums and norms are raised to before a division; float16 would round 1e-12 to zero."""
+    return max(SMALLEST_NORM, torch.finfo(values.dtype).tiny)
 
 
 class _CosFaceLoss(CosFaceLoss):
@@ -182,13 +208,17 @@ BASES = {
 }
 
 
-class DRMLLoss(LabelledLoss):
+class DRMLLoss(ReducesInBases, LabelledLoss):
     """A base loss for each group of a RelationHead, and one for its output.
 
     A group's loss sees the nodes of the samples assigned to that group; every loss has
-    parameters of its own. `attach(head)` comes first, again after copying or unpickling; then
-    the loss is called with the head's last output, in the same process. A miner's
+    parameters of its own. Call `attach(head)` first, then the loss with the head's last output, in
+    the same process. Copies and files of both together keep them attached; a loss that is copied
+    or loaded alone must be attached to its new head. The module `DRML` holds both. A miner's
     `indices_tuple` concerns the loss on the output alone.
+
+    PML's DistributedLossWrapper works without `efficient`: nodes and errors of the other processes
+    are gathered along with their embeddings.
 
     Args:
         repre_weight: of the loss on the output.
@@ -197,6 +227,7 @@ class DRMLLoss(LabelledLoss):
             where it is the start of a learned value.
         miner: a PML miner for a pair base: mines within each group, and on the output.
         distance: for the base losses, where it is not their usual one.
+        reducer: for the base losses, likewise. PML's DoNothingReducer returns the three terms.
     """
 
     def __init__(
@@ -210,6 +241,7 @@ class DRMLLoss(LabelledLoss):
         base_params: Mapping[str, float] | None = None,
         miner: BaseMiner | None = None,
         distance: BaseDistance | None = None,
+        reducer: BaseReducer | None = None,
         **kwargs: Any,
     ) -> None:
         check_groups(groups, embedding_size=embedding_size)
@@ -227,11 +259,15 @@ class DRMLLoss(LabelledLoss):
         )
         self.repre_loss = build(embedding_size, nn.init.kaiming_uniform_)
         self.distance = self.repre_loss.distance
+        self.set_reducer(reducer)
         self._head: RelationHead | None = None
         self.record("groups", "repre_weight", "recon_weight")
         self.add_to_recordable_attributes(
             list_of_names=[f"branch{group}_size" for group in range(groups)], is_stat=True
         )
+
+    def bases(self) -> list[BaseMetricLossFunction]:
+        return [*self.branch_losses, self.repre_loss]
 
     def attach(self, head: RelationHead) -> None:
         """Take nodes and assignments from this head from now on."""
@@ -243,9 +279,6 @@ class DRMLLoss(LabelledLoss):
             )
         # Not as a submodule: its parameters would be the loss's too, and be optimised twice.
         object.__setattr__(self, "_head", head)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_head": None}
 
     def batch_losses(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None
@@ -261,23 +294,18 @@ class DRMLLoss(LabelledLoss):
         return {name: reduced(loss) for name, loss in losses.items()}
 
     def _last_forward(self, embeddings: Tensor) -> RelationAux:
-        if self._head is None:
-            raise ValueError(
-                "DRMLLoss needs its RelationHead: call attach(head) first, and again after the "
-                "loss was copied or unpickled"
-            )
-        aux = self._head.aux
-        # Equal values will do: a trainer may have cast or moved the output.
-        same = aux is not None and (
-            aux.final is embeddings
-            or (
-                aux.final.shape == embeddings.shape
-                and torch.equal(aux.final.detach().to(embeddings), embeddings.detach())
-            )
+        aux = None if self._head is None else self._head.aux
+        if aux is not None and aux.is_of(embeddings):
+            return aux
+        if aux is not None and distributed.is_distributed():
+            own = embeddings[: len(aux.final)]
+            if len(embeddings) == len(own) * get_world_size() and aux.is_of(own):
+                return aux.of_all_processes(embeddings)
+        raise ValueError(
+            "DRMLLoss must be called with the last output of its RelationHead: call attach(head) "
+            "first, again if the loss was copied or loaded without the head, and the loss after "
+            "each call of the head. The module DRML does all of this"
         )
-        if aux is None or not same:
-            raise ValueError("embeddings must be the last output of the attached RelationHead")
-        return aux
 
     def _branch_loss(self, nodes: Tensor, assignment: Tensor, labels: Tensor) -> Tensor:
         is_member = assignment.unsqueeze(1) == torch.arange(self.groups, device=labels.device)
@@ -327,6 +355,45 @@ class DRMLLoss(LabelledLoss):
 
     def _sub_loss_names(self) -> list[str]:
         return ["branch_loss", "repre_loss", "recon_loss"]
+
+
+class DRML(nn.Module):
+    """RelationHead and DRMLLoss in one module, for training without the harness.
+
+        drml = DRML(in_features=512, num_classes=100, embedding_size=128)
+        drml(trunk(images), labels).backward()  # trains trunk, head and loss
+        embeddings = drml.embed(trunk(images))
+
+    It can be copied, saved and wrapped in DistributedDataParallel like any other module.
+
+    Args:
+        in_features: size of the trunk's features; groups must divide it and embedding_size.
+        settings: further arguments of DRMLLoss.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        embedding_size: int,
+        groups: int = 4,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.head = RelationHead(in_features, embedding_size, groups)
+        self.loss = DRMLLoss(num_classes, embedding_size, groups=groups, **settings)
+        self.loss.attach(self.head)
+
+    def embed(self, features: Tensor) -> Tensor:
+        """(batch, embedding_size) embeddings, not normalised."""
+        embeddings: Tensor = self.head(features)
+        return embeddings
+
+    def forward(
+        self, features: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
+    ) -> Any:
+        """The loss of a batch of (batch, in_features) features."""
+        return self.loss(self.head(features), labels, indices_tuple)
 
 
 def _base_builder(

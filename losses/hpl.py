@@ -29,6 +29,7 @@ from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
 from harness.losses._tools.loss_dict import elements
 from harness.losses._tools.nca import check_denominator, nca_formula, nca_losses
 from harness.losses._tools.proxy_anchor import anchor_formula
+from harness.losses._tools.reducers import check_not_class_weighted
 from harness.losses._tools.short_form import as_it_comes
 from harness.losses.baselines import BY_NAME
 from harness.losses.method import (
@@ -327,6 +328,11 @@ class HierarchicalProxyLoss(HostBuffers, ProxyLoss):
     def _sub_loss_names(self) -> list[str]:
         suffixes = [""] if self.base == "nca" else ["_pos", "_neg"]
         return [f"level{level}{suffix}" for level in range(self.num_levels) for suffix in suffixes]
+
+    def set_reducer(self, reducer: BaseReducer | None) -> None:
+        if self.base == "anchor":
+            check_not_class_weighted('HPL over "anchor"', reducer)
+        super().set_reducer(reducer)
 
     def get_default_reducer(self) -> BaseReducer:
         return MeanReducer() if self.base == "nca" else DivisorReducer()

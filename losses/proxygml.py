@@ -19,7 +19,7 @@ from harness.losses._tools.checks import check_cosine, check_not_negative, check
 from harness.losses._tools.cosine import Formula, cosine_similarities, plain_cosine
 from harness.losses._tools.first_gradient import first_gradient_only
 from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
-from harness.losses._tools.loss_dict import elements, weighted
+from harness.losses._tools.loss_dict import elements, reduced, weighted
 from harness.losses._tools.nca import cross_entropy_and_slopes
 from harness.losses._tools.normalize import divided, through_division_
 from harness.losses._tools.short_form import as_it_comes
@@ -131,6 +131,7 @@ class ProxyGMLLoss(ProxyLoss):
 
     Proxies of class c are rows c*N to c*N+N-1. Classes without a selected proxy are left out
     of a sample's softmax. There is no temperature: the number of proxies per class acts as one.
+    A reducer applies to the losses of the samples; the proxy term is always a mean.
 
     Args:
         ratio: k is this part of all proxies, rounded up. With ratio * num_classes <= 1 only
@@ -208,7 +209,8 @@ class ProxyGMLLoss(ProxyLoss):
         if self.reg_weight > 0:
             unit = self.distance.normalize(self.proxies.to(embeddings))
             proxy_term = self.reg_weight * proxy_losses(unit, self.num_classes)
-            loss_dict["proxy_reg_loss"] = elements(proxy_term)
+            # One loss per proxy, not per sample: reducers that look up labels cannot read it.
+            loss_dict["proxy_reg_loss"] = reduced(proxy_term.mean())
         return loss_dict
 
     def logits(self, embeddings: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from optuna.distributions import FloatDistribution, IntDistribution
 from pytorch_metric_learning.losses import BaseMetricLossFunction
+from pytorch_metric_learning.reducers import BaseReducer
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from harness.losses._tools.checks import check_embeddings, check_not_negative, c
 from harness.losses._tools.host_buffers import HostBuffers
 from harness.losses._tools.labelled_loss import LossDict, in_float32
 from harness.losses._tools.loss_dict import reduced
+from harness.losses._tools.reducers import ReducesInBases, check_not_per_anchor
 from harness.losses.ball_losses import PAIR_LOSSES, build_pair_loss
 from harness.losses.method import (
     STANDS_FOR,
@@ -31,7 +33,7 @@ from harness.losses.method import (
 )
 
 
-class XBMLoss(HostBuffers, BaseMetricLossFunction):
+class XBMLoss(HostBuffers, ReducesInBases):
     """A pair loss on the batch, plus the same loss between the batch and a queue of past ones.
 
     The first `start` training batches are neither compared with the queue nor put into it.
@@ -45,6 +47,8 @@ class XBMLoss(HostBuffers, BaseMetricLossFunction):
         base: a PML loss that takes pairs and `ref_emb`.
         memory_size: embeddings in the queue (not batches).
         memory_weight: of the memory term; the batch term has weight 1.
+        reducer: of the base loss, if that should not reduce as usual. PML's DoNothingReducer
+            returns both terms.
     """
 
     memory: Tensor
@@ -60,12 +64,14 @@ class XBMLoss(HostBuffers, BaseMetricLossFunction):
         memory_size: int = 8192,
         start: int = 2000,
         memory_weight: float = 1.0,
+        reducer: BaseReducer | None = None,
         **kwargs: Any,
     ) -> None:
         check_positive(embedding_size=embedding_size, memory_size=memory_size)
         check_not_negative(start=start, memory_weight=memory_weight)
         super().__init__(distance=base.distance, **kwargs)
         self.base = base
+        self.set_reducer(reducer)
         self.embedding_size = embedding_size
         self.memory_size = memory_size
         self.start = start
@@ -78,6 +84,17 @@ class XBMLoss(HostBuffers, BaseMetricLossFunction):
         self.add_to_recordable_attributes(
             list_of_names=["memory_size", "start", "memory_weight"], is_stat=False
         )
+
+    def bases(self) -> list[BaseMetricLossFunction]:
+        return [self.base]
+
+    def set_reducer(self, reducer: BaseReducer | None) -> None:
+        check_not_per_anchor("a memory", reducer)
+        super().set_reducer(reducer)
+
+    def forward(self, embeddings: Tensor, *batch: Any, **more: Any) -> Any:
+        # PML's reducers give a sum of terms the precision of the embeddings.
+        return super().forward(in_float32(embeddings), *batch, **more)
 
     def compute_loss(
         self,
@@ -94,12 +111,11 @@ class XBMLoss(HostBuffers, BaseMetricLossFunction):
                 f"a batch must fit into memory_size={self.memory_size}, got {len(embeddings)}"
             )
         with torch.autocast(embeddings.device.type, enabled=False):
-            anchors = in_float32(embeddings)
             references: tuple[Tensor | None, Tensor | None] = (None, None)
             if ref_emb is not embeddings:
-                references = (ref_emb.to(anchors), ref_labels)
-            batch_loss = self.base(anchors, labels, indices_tuple, *references)
-            memory_loss = self._memory_loss(anchors, labels)
+                references = (ref_emb.to(embeddings), ref_labels)
+            batch_loss = self.base(embeddings, labels, indices_tuple, *references)
+            memory_loss = self._memory_loss(embeddings, labels)
         return {"batch_loss": reduced(batch_loss), "memory_loss": reduced(memory_loss)}
 
     def _memory_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor | int:

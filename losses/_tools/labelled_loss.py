@@ -33,6 +33,10 @@ class LabelledLoss(ShortForm):
         self.embedding_size = embedding_size
         self.record("num_classes", "embedding_size")
 
+    def forward(self, embeddings: Tensor, *batch: Any, **more: Any) -> Any:
+        # PML's reducers give a sum of terms the precision of the embeddings.
+        return super().forward(in_float32(embeddings), *batch, **more)
+
     def record(self, *names: str) -> None:
         """Have PML's record keepers write down these settings."""
         self.add_to_recordable_attributes(list_of_names=list(names), is_stat=False)
@@ -40,7 +44,7 @@ class LabelledLoss(ShortForm):
     def short_form(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         check_batch(embeddings, labels, self.num_classes, self.embedding_size)
         with without_autocast(embeddings.device):
-            return self.reduced_loss(in_float32(embeddings), labels.long())
+            return self.reduced_loss(embeddings, labels.long())
 
     def reduced_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """What the reducer would make of `batch_losses`, for those with a short form."""
@@ -58,7 +62,7 @@ class LabelledLoss(ShortForm):
         c_f.ref_not_supported(embeddings, labels, ref_emb, ref_labels)
         check_batch(embeddings, labels, self.num_classes, self.embedding_size)
         with without_autocast(embeddings.device):
-            return self.batch_losses(in_float32(embeddings), labels.long(), indices_tuple)
+            return self.batch_losses(embeddings, labels.long(), indices_tuple)
 
     def batch_losses(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None

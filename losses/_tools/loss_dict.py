@@ -10,13 +10,21 @@ from torch import Tensor
 
 
 def elements(losses: Tensor) -> dict[str, Any]:
-    """One loss per embedding of the batch, for the reducer to bring together."""
+    """One loss per embedding of the batch, for the reducer to bring together.
+
+    The divisor, which DivisorReducer asks for, makes that reducer a mean.
+    """
     indices = c_f.torch_arange_from_size(losses)
-    return {"losses": losses, "indices": indices, "reduction_type": "element"}
+    return {
+        "losses": losses,
+        "indices": indices,
+        "reduction_type": "element",
+        "divisor": len(losses),
+    }
 
 
 def reduced(loss: Tensor | int) -> dict[str, Any]:
-    """A loss that no reducer is to touch."""
+    """A loss that reducers leave as it is."""
     return {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
 
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from pytorch_metric_learning import losses as pml
-from pytorch_metric_learning.reducers import DivisorReducer
+from pytorch_metric_learning.reducers import BaseReducer, DivisorReducer
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad, softmax
 
 from harness.losses._tools.checks import check_labels
 from harness.losses._tools.cosine import Formula, cosine_loss, plain_cosine
+from harness.losses._tools.reducers import check_not_class_weighted
 from harness.losses._tools.short_form import ShortForm, as_it_comes, in_one_precision
 
 
@@ -76,6 +77,10 @@ class ProxyAnchorLoss(ShortForm, pml.ProxyAnchorLoss):
             and plain_cosine(self.distance)
             and in_one_precision(embeddings, self.proxies)
         )
+
+    def set_reducer(self, reducer: BaseReducer | None) -> None:
+        check_not_class_weighted("Proxy Anchor", reducer)
+        super().set_reducer(reducer)
 
 
 def group_losses(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import itertools
 import math
 import pickle
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +23,11 @@ from pytorch_metric_learning.losses import (
 )
 from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.reducers import DoNothingReducer
+from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 from torch import Tensor, nn
 
 from harness.losses._tools.mining import DistanceWeightedMiner
-from harness.losses.drml import BASES, METHODS, DRMLLoss, RelationHead
+from harness.losses.drml import BASES, DRML, METHODS, DRMLLoss, RelationHead
 
 FEATURES = 12
 DIM = 8
@@ -391,6 +394,83 @@ def test_a_copied_loss_asks_for_its_head_again(duplicate: Callable[[DRMLLoss], D
     assert loss(embeddings, labels()).item() == value.item()
 
 
+@pytest.mark.parametrize("together", [copy.deepcopy, lambda both: reloaded(both)])
+def test_a_copy_of_head_and_loss_together_is_attached(together: Callable[[Any], Any]) -> None:
+    loss, head = make()
+    expected = loss(head(features()), labels()).item()
+    other, other_head = together((loss, head))
+    assert other_head is not head
+    assert other(other_head(features()), labels()).item() == expected
+
+
+def reloaded(anything: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(anything, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, reloaded])
+def test_one_module_holds_head_and_loss(duplicate: Callable[[DRML], DRML]) -> None:
+    torch.manual_seed(0)
+    both = DRML(FEATURES, CLASSES, DIM, groups=2, base="cosface")
+    value = both(features(), labels())
+    assert value.item() == both.loss(both.embed(features()), labels()).item()
+    other = duplicate(both)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+    for step in range(20):
+        optimizer.zero_grad()
+        trained = other(features(), labels())
+        if step == 0:
+            assert trained.item() == value.item()
+        trained.backward()
+        optimizer.step()
+    assert trained < value
+    assert both(features(), labels()).item() == value.item()
+
+
+def test_half_precision_gives_numbers_where_a_sum_or_a_norm_is_zero() -> None:
+    head = RelationHead(FEATURES, DIM, 4).half()
+    loss = DRMLLoss(CLASSES, DIM)
+    loss.attach(head)
+    with torch.no_grad():  # no group has anything to say to another
+        head.edge_score.bias.fill_(-100)
+    value = loss(head(features().half()), labels())
+    value.backward()
+    assert value.isfinite() and value.dtype == torch.float32
+    assert all(p.grad.isfinite().all() for p in head.parameters() if p.grad is not None)
+    assert loss(head(torch.zeros(10, FEATURES).half()), labels()).isfinite()  # nodes of length zero
+
+
+def gathered(rank: int, file: str, results: Any) -> None:
+    """One of two processes: the value and the gradient of its half of a batch."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=2
+    )
+    loss, head = make("triplet", miner=TripletMarginMiner(1.0))
+    own = features(20)[rank::2].requires_grad_()
+    value = DistributedLossWrapper(loss)(head(own), labels(20)[rank::2])
+    value.backward()
+    assert own.grad is not None
+    results[rank] = value.item(), own.grad.tolist()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_the_distributed_wrapper_of_pml_sees_the_nodes_of_all_processes(tmp_path: Path) -> None:
+    results = torch.multiprocessing.Manager().dict()
+    torch.multiprocessing.spawn(gathered, (str(tmp_path / "meeting"), results), nprocs=2)
+    loss, head = make("triplet", miner=TripletMarginMiner(1.0))
+    inputs = features(20).requires_grad_()
+    value = loss(head(inputs), labels(20))
+    value.backward()
+    assert inputs.grad is not None
+    for rank in (0, 1):  # PML multiplies by the number of processes
+        assert results[rank][0] == pytest.approx(2 * value.item(), rel=1e-5)
+        gradient = torch.tensor(results[rank][1])
+        torch.testing.assert_close(gradient, 2 * inputs.grad[rank::2], rtol=1e-4, atol=1e-6)
+
+
 def test_embeddings_that_are_not_the_heads_last_output_are_refused() -> None:
     loss, head = make()
     with pytest.raises(ValueError, match="last output"):
@@ -443,18 +523,18 @@ def test_logits_are_those_of_the_output_and_missing_without_proxies() -> None:
 
 
 BY_NAME: dict[str, Any] = {method.name: method for method in METHODS}
-DRML = [method for name, method in BY_NAME.items() if name.startswith("drml")]
+DRML_METHODS = [method for name, method in BY_NAME.items() if name.startswith("drml")]
 
 
 def test_head_and_loss_of_a_method_have_the_groups_of_the_parameters() -> None:
-    for method, groups in itertools.product(DRML, (1, 2, 8)):
+    for method, groups in itertools.product(DRML_METHODS, (1, 2, 8)):
         loss: Any = method.make_loss(CLASSES, DIM, {"groups": groups})
         loss.attach(method.make_head(64, DIM, {"groups": groups}))
         assert loss.groups == groups
 
 
 def test_pair_losses_are_mined_as_their_bases_are() -> None:
-    miners = {method.name: method.make_loss(CLASSES, DIM, {}).miner for method in DRML}
+    miners = {method.name: method.make_loss(CLASSES, DIM, {}).miner for method in DRML_METHODS}
     assert isinstance(miners["drml-triplet"], TripletMarginMiner)
     assert miners["drml-triplet"].type_of_triplets == "semihard"
     assert isinstance(miners["drml-margin"], DistanceWeightedMiner)

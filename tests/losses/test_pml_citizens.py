@@ -21,7 +21,17 @@ from pytorch_metric_learning.losses import (
     NTXentLoss,
 )
 from pytorch_metric_learning.miners import MultiSimilarityMiner
-from pytorch_metric_learning.reducers import AvgNonZeroReducer, DoNothingReducer, MeanReducer
+from pytorch_metric_learning.reducers import (
+    AvgNonZeroReducer,
+    BaseReducer,
+    ClassWeightedReducer,
+    DivisorReducer,
+    DoNothingReducer,
+    MeanReducer,
+    PerAnchorReducer,
+    SumReducer,
+    ThresholdReducer,
+)
 from pytorch_metric_learning.regularizers import LpRegularizer
 from pytorch_metric_learning.trainers import MetricLossOnly
 from pytorch_metric_learning.utils import common_functions as c_f
@@ -217,14 +227,48 @@ def test_a_miner_has_its_say(citizen: Case) -> None:
     assert weighted.item() != pytest.approx(other(head(features), labels).item(), rel=1e-3)
 
 
-@pytest.mark.parametrize("reducer", [MeanReducer(), AvgNonZeroReducer()], ids=["mean", "nonzero"])
-def test_takes_a_reducer(citizen: Case, reducer: nn.Module) -> None:
-    loss, head = citizen.make(reducer=reducer)
+REDUCERS: dict[str, Callable[[], BaseReducer]] = {
+    "mean": MeanReducer,
+    "nonzero": AvgNonZeroReducer,
+    "sum": SumReducer,
+    "divisor": DivisorReducer,
+    "threshold": lambda: ThresholdReducer(low=0.01, high=100),
+    "per anchor": PerAnchorReducer,
+    "class weights": lambda: ClassWeightedReducer(torch.full((CLASSES,), 3.0)),
+}
+
+
+def reduced_by(citizen: Case, reducer: BaseReducer) -> float | None:
+    """The value of a loss with a reducer, None if it refuses that one with a reason."""
     ((features, labels),) = batches(1)
+    try:
+        loss, head = citizen.make(reducer=reducer)
+    except ValueError as refusal:
+        assert type(reducer).__name__ in str(refusal) and ": use " in str(refusal)
+        return None
     value = loss(head(features), labels)
     value.backward()
     assert value.ndim == 0
-    assert value.isfinite()
+    return value.item()
+
+
+@pytest.mark.parametrize("kind", REDUCERS)
+def test_takes_a_reducer_or_refuses_it(citizen: Case, kind: str) -> None:
+    if kind == "per anchor" and citizen.name in ("DRMLLoss triplet", "DRMLLoss margin"):
+        pytest.skip("PML's reducer takes no triplets")
+    value = reduced_by(citizen, REDUCERS[kind]())
+    assert value is None or math.isfinite(value)
+
+
+def test_a_reducer_reaches_the_terms_of_the_loss(citizen: Case) -> None:
+    mean, total = (reduced_by(citizen, kind()) for kind in (MeanReducer, SumReducer))
+    assert mean is not None and total is not None and total > 2 * mean
+    once, thrice = (
+        reduced_by(citizen, ClassWeightedReducer(torch.full((CLASSES,), weight)))
+        for weight in (1.0, 3.0)
+    )
+    if once is not None and thrice is not None:
+        assert 1.2 * once < thrice <= 3.001 * once
 
 
 def test_the_reducer_that_does_nothing_returns_every_sub_loss(citizen: Case) -> None:
@@ -369,6 +413,7 @@ def test_works_under_bfloat16_autocast(citizen: Case) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = loss(head(features), labels)
     half.backward()
+    assert half.dtype == torch.float32
     assert half.item() == pytest.approx(single.item(), rel=0.05, abs=0.02)
     assert all(gradient.isfinite().all() for gradient in gradients(head))
     assert all(parameter.dtype == torch.float32 for parameter in loss.parameters())

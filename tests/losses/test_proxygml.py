@@ -10,7 +10,11 @@ import pytest
 import torch
 from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.losses import NormalizedSoftmaxLoss, SoftTripleLoss
-from pytorch_metric_learning.reducers import DoNothingReducer
+from pytorch_metric_learning.reducers import (
+    ClassWeightedReducer,
+    DivisorReducer,
+    DoNothingReducer,
+)
 from torch import Tensor
 
 from harness.losses import proxygml
@@ -300,12 +304,19 @@ def test_scale_multiplies_the_class_sums() -> None:
     torch.testing.assert_close(loss(embeddings, labels), expected)
 
 
-def test_sub_losses_are_per_sample_and_per_proxy() -> None:
-    embeddings, _, labels = random_problem()
-    loss = ProxyGMLLoss(5, 6, 3, ratio=0.5, reducer=DoNothingReducer())
-    sub_losses = loss(embeddings, labels)
-    assert len(sub_losses["loss"]["losses"]) == len(labels)
-    assert len(sub_losses["proxy_reg_loss"]["losses"]) == 15
+def test_a_reducer_weighs_the_samples_and_leaves_the_proxy_term_a_mean() -> None:
+    embeddings, proxies, labels = random_problem()
+    loss = with_proxies(proxies, num_classes=5, ratio=0.5, reg_weight=0.3)
+    loss.set_reducer(DoNothingReducer())
+    terms = loss(embeddings, labels)
+    weights = torch.tensor([1.0, 2, 3, 4, 5]).to(embeddings)
+    loss.set_reducer(ClassWeightedReducer(weights))
+    samples = (terms["loss"]["losses"] * weights[labels]).mean()
+    expected = samples + terms["proxy_reg_loss"]["losses"]
+    torch.testing.assert_close(loss(embeddings, labels), expected)
+    loss.set_reducer(DivisorReducer())
+    plain = with_proxies(proxies, num_classes=5, ratio=0.5, reg_weight=0.3)
+    torch.testing.assert_close(loss(embeddings, labels), plain(embeddings, labels))
 
 
 def test_weights_of_a_miner_leave_the_proxy_term_alone() -> None:
