@@ -354,7 +354,7 @@ def test_what_a_method_is_can_be_imported_without_torch() -> None:
 NOT_REACHED = {
     *("num_classes", "embedding_size", "kwargs"),  # of every class
     *("base", "base_params"),  # the name of the method, and its own parameters
-    *("distance", "miner"),  # belong to the base
+    *("distance", "miner", "reducer"),  # belong to the base
 }
 CALLED = {
     ("ProxyNCAPlusPlusLoss", "temperature"): {"inverse_temperature"},
