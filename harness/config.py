@@ -430,7 +430,7 @@ def load_config(path: Path, what: str = "config", foreign: bool = False) -> dict
         foreign: whether it was found and not named by the user, who may also give a pipe.
     """
     try:
-        file = path.expanduser()
+        file = Path(os.path.expanduser(path))
         if file.is_char_device() or file.is_block_device():  # as /dev/zero, without an end
             raise HarnessError(f"cannot read {what} {path}: it is no file")
         text = read_foreign(file).decode() if foreign else file.read_text(encoding="utf-8")

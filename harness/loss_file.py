@@ -9,9 +9,14 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-from collections.abc import Iterator, Mapping
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import TypeGuard
 
@@ -40,7 +45,7 @@ def is_file(loss: str) -> bool:
 
 def absolute(loss: str) -> str:
     """What is found from any folder; a name stays one."""
-    return str(Path(loss).expanduser().absolute()) if is_file(loss) else loss
+    return str(Path(os.path.expanduser(loss)).absolute()) if is_file(loss) else loss
 
 
 def sources_of(path: Path) -> Sources:
@@ -112,6 +117,41 @@ def modules_in(sources: Mapping[str, bytes]) -> list[str]:
     helpers = list(sources)[1:]
     dotted = (name.removesuffix(".py").replace("/", ".") for name in helpers)
     return [name.removesuffix(".__init__") for name in dotted]
+
+
+def check_helpers(path: Path, helpers: Iterable[str]) -> None:
+    """Refuse a file beside a loss file that would take the place of a library.
+
+    Args:
+        path: the loss file.
+        helpers: names of the modules that it imports from beside it.
+    """
+    names = {helper.partition(".")[0] for helper in helpers}
+    for name in sorted(names & _library_modules() if names else ()):
+        raise HarnessError(
+            f"{path} imports '{name}' from beside it, which is the name of a library that "
+            "metric-harness needs; rename that file or folder, and the import"
+        )
+
+
+@cache
+def _library_modules() -> frozenset[str]:
+    """Modules of Python itself and of every package that metric-harness requires."""
+    waiting, needed = ["metric-harness"], set()
+    while waiting:
+        package = waiting.pop()
+        if package not in needed:
+            needed.add(package)
+            with suppress(PackageNotFoundError):  # needed on another system only
+                waiting += [_package(one) for one in requires(package) or () if "extra" not in one]
+    installed = packages_distributions().items()
+    found = {name for name, packages in installed if needed & {_package(p) for p in packages}}
+    return frozenset(found | sys.stdlib_module_names)
+
+
+def _package(requirement: str) -> str:
+    """The name of a required package, in the spelling in which names are compared."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower()
 
 
 def digest_of(sources: Mapping[str, bytes]) -> str:

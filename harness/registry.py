@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import os
 import pkgutil
 import reprlib
 import sys
@@ -25,10 +26,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, convert_value_errors, spell_code_error, unknown
-from harness.loss_file import digest_of, is_file, modules_in, sources_of
+from harness.loss_file import check_helpers, digest_of, is_file, modules_in, sources_of
 from harness.losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
 from harness.old_import_names import old_import_names
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
+from harness.system.forks import ending_forks
 
 if TYPE_CHECKING:
     from harness.datasets.dataset import Dataset, Listing
@@ -147,7 +149,7 @@ def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     dataset: Dataset = load_item("dataset", name)
     if colon and not dataset.needs_root:
         raise HarnessError(f"data set '{name}' is embedded and has no path; give --dataset {name}")
-    return dataset, Path(path).expanduser() if path else None
+    return dataset, Path(os.path.expanduser(path)) if path else None
 
 
 def list_images(dataset: Dataset, path: Path | None, data_root: str) -> Listing:
@@ -155,7 +157,7 @@ def list_images(dataset: Dataset, path: Path | None, data_root: str) -> Listing:
 
     Listed once: a search of thirty losses asks thirty times. `forget_listings` looks again.
     """
-    root = path or (Path(data_root).expanduser() if data_root else None)
+    root = path or (Path(os.path.expanduser(data_root)) if data_root else None)
     key = (dataset.name, root and root.absolute())
     if key not in _listings:
         _listings[key] = _listed(dataset, root)
@@ -257,9 +259,9 @@ def _naming(what: str) -> Iterator[None]:
     """Say in words what code of others failed of, which may raise anything."""
     try:
         yield
-    except HarnessError:
+    except (HarnessError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # as of a script that parses its arguments
+    except BaseException as error:  # SystemExit comes from a script that parses its arguments
         raise HarnessError(f"{what}: {spell_code_error(error)}") from error
 
 
@@ -271,12 +273,17 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that objects of its classes can be pickled
     helpers = modules_in(sources_of(path))
+    check_helpers(path, helpers)
     for helper in helpers:  # those of another folder, or from before they were edited
         sys.modules.pop(helper, None)
     importlib.invalidate_caches()
     sys.path.insert(0, str(path.parent.absolute()))
     try:
-        with _naming(f"{path} does not import"), old_import_names(str(path), path.parent):
+        with (
+            _naming(f"{path} does not import"),
+            ending_forks(),
+            old_import_names(str(path), path.parent),
+        ):
             spec.loader.exec_module(module)
             for helper in helpers:  # also what only a function imports, later
                 importlib.import_module(helper)

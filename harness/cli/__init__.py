@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from importlib.metadata import version as version_of
 from typing import Annotated
 
@@ -20,7 +21,12 @@ from harness.cli.compare import compare
 from harness.cli.cost import cost
 from harness.cli.dashboard import dashboard
 from harness.cli.data import data
-from harness.cli.display import log_on_terminal, say, write_on_any_terminal
+from harness.cli.display import (
+    log_on_terminal,
+    replace_closed_streams,
+    say,
+    write_on_any_terminal,
+)
 from harness.cli.embed import embed
 from harness.cli.eval import evaluate
 from harness.cli.geometry import geometry
@@ -98,6 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     2 for what the user can mend, 130 for Ctrl-C, 70 for a bug of ours, with a report to send.
     """
+    replace_closed_streams()
     write_on_any_terminal()
     log_on_terminal()
     try:
@@ -110,7 +117,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         _complain(str(error))
         return 2
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         _complain(_in_words(error))
         return 2 if _is_refused_flag(error) or _trouble_in(error) else BUG
     if code == INTERRUPTED:
@@ -128,7 +137,7 @@ def _expanded(arguments: list[str] | None) -> list[str]:
     ]
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: BaseException) -> str:
     if _is_refused_flag(error):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "harness"
@@ -137,11 +146,11 @@ def _in_words(error: Exception) -> str:
     return report_bug(error) if trouble is None else str(trouble)
 
 
-def _is_refused_flag(error: Exception) -> bool:
+def _is_refused_flag(error: BaseException) -> bool:
     return hasattr(error, "format_message")  # click's
 
 
-def _trouble_in(error: Exception) -> MachineError | None:
+def _trouble_in(error: BaseException) -> MachineError | None:
     """Of the machine, as memory that is short, which is nobody's bug."""
     from harness.system.trouble import trouble_in  # and thus torch
 
@@ -154,4 +163,5 @@ def _stop_writing() -> None:
 
 
 def _complain(message: str) -> None:
-    say(f"error: {message}", file=sys.stderr)
+    with suppress(OSError):  # if nothing can be printed, the exit code must do
+        say(f"error: {message}", file=sys.stderr)

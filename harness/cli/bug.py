@@ -10,7 +10,7 @@ from harness.records.provenance import provenance
 from harness.redact import redact_all
 
 
-def report_bug(error: Exception) -> str:
+def report_bug(error: BaseException) -> str:
     """Write down all that helps to mend it, without passwords; what to tell the user."""
     said = redact_all(f"{type(error).__name__}: {error}").strip().partition("\n")[0]
     told = "".join(traceback.format_exception(error))

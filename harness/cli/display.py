@@ -82,6 +82,19 @@ def _spelt_out(error: UnicodeError) -> tuple[str, int]:
     ), (error.end)
 
 
+def replace_closed_streams() -> None:
+    """Discard what a command prints to a stream that its caller has closed, as by `2>&-`.
+
+    Otherwise the next file that is opened would get the number of that stream, and whatever a
+    library prints would be written into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115 (open until the process ends)
+            os.set_inheritable(stream.fileno(), True)  # workers need one, too
+            setattr(sys, name, stream)
+
+
 def write_on_any_terminal() -> None:
     """No text ends a command because a terminal, or UTF-8 itself, has no letters for it."""
     codecs.register_error("spelt_out", _spelt_out)

@@ -249,7 +249,10 @@ def read_values(
     values = load_config(config) if config is not None else {}
     assigned = parse_assignments(assignments or [])
     if "params" in assigned:
-        assigned["params"] = {**(values.get("params") or {}), **assigned["params"]}
+        in_file = values.get("params") or {}
+        if not isinstance(in_file, Mapping):
+            raise HarnessError(f"{config}: params must hold `name: value` lines, got {in_file!r}")
+        assigned["params"] = {**in_file, **assigned["params"]}
     merged = {**values, **assigned, **given}
     for name in PROTOCOL_FLAGS:
         if flags.get(name) is not None:

@@ -12,6 +12,7 @@ from harness.errors import HarnessError, convert_value_errors
 from harness.experiment import Benchmark, Experiment
 from harness.model.memory import save_memory
 from harness.model.network import FrozenTrunk, Model, PooledTrunk
+from harness.system.forks import ending_forks
 from harness.system.seeds import derive_seed
 
 
@@ -78,13 +79,15 @@ def check_method(experiment: Experiment) -> None:
     classes = experiment.split.folds[0].train
     hierarchy = experiment.hierarchy_of(classes)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with ending_forks(), torch.random.fork_rng(devices=[]):
             loss = method.make_loss(len(classes), protocol.embedding_size, params, hierarchy)
             head = method.make_head(width, protocol.embedding_size, params)
         if head is not None:
             attach(loss, head)
         method.make_hook(params)
-    except (Exception, SystemExit) as error:  # of whatever code the method is
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of whatever code the method is
         given = ", ".join(f"{name}={value}" for name, value in params.items())
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise HarnessError(

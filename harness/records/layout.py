@@ -68,7 +68,7 @@ def dataset_label(name: str, path: Path | None) -> str:
 
     Two folders of one name share a table, which takes the rows of the same images alone.
     """
-    return f"{name}_{Path(os.path.abspath(path.expanduser())).name}" if path else name
+    return f"{name}_{Path(os.path.abspath(os.path.expanduser(path))).name}" if path else name
 
 
 def label_of_dataset(spec: str) -> str:

@@ -104,8 +104,11 @@ def _leave_jobs_alone() -> None:
 
 
 def wait_for(job: Any) -> None:
-    """Until a task on this machine has ended; its error is ours."""
-    from submitit.core.utils import FailedJobError
+    """Wait until a task on this machine has ended; raise a HarnessError if it failed.
+
+    A task that was killed leaves no result behind, which is another error of submitit.
+    """
+    from submitit.core.utils import FailedJobError, UncompletedJobError
 
     try:
         job.result()
@@ -113,6 +116,11 @@ def wait_for(job: Any) -> None:
         last = str(error).strip().splitlines()[-1].partition("HarnessError: ")
         reason = last[2] or last[0]
         raise HarnessError(f"job {job.job_id} failed: {reason}\n  see {job.paths.stderr}") from None
+    except UncompletedJobError:
+        raise HarnessError(
+            f"job {job.job_id} ended without a result: it was killed, or the machine ran out of "
+            f"memory\n  see {job.paths.stderr}\n  repeat the command to go on where it stopped"
+        ) from None
 
 
 def _check_shared(config: RunConfig, count: int, on_slurm: bool) -> None:

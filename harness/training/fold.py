@@ -114,7 +114,7 @@ def run_fold(
             raise
         except _CallbackFailed as failed:
             raise failed.error from None
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever code of others raises
             failure = _failure(unit.folder, error)

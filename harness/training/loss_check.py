@@ -19,6 +19,7 @@ from harness.errors import HarnessError, spell_code_error
 from harness.experiment import Experiment
 from harness.loss_file import is_file, unread_names
 from harness.model.build import attach, build_model, check_trunk
+from harness.system.forks import ending_forks
 
 BATCHES = 3
 FEATURES = 64  # width of the made-up features that the checks train on
@@ -106,7 +107,7 @@ class _Step:
 
 def _try_step(experiment: Experiment, seed: int) -> _Step:
     features, labels = _batch(experiment, seed)
-    with torch.random.fork_rng(devices=[]):
+    with ending_forks(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         method, size = experiment.method, experiment.protocol.embedding_size
         params = experiment.published_params
@@ -117,7 +118,9 @@ def _try_step(experiment: Experiment, seed: int) -> _Step:
             value = loss(head(features), labels)
             if value.requires_grad:
                 value.backward()
-        except (Exception, SystemExit) as error:  # whatever the user's code raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever the user's code raises
             raise HarnessError(
                 f"{method.name} fails in its first step: {spell_code_error(error)}\n"
                 f"  it was given {len(labels)} embeddings of {size} numbers, and labels from 0 to "

@@ -23,6 +23,7 @@ from harness.losses.method import Hook, Method
 from harness.model.network import Model, freeze_affine, freeze_batchnorm
 from harness.protocols.protocol import EvaluationProtocol
 from harness.records.records import Fit
+from harness.system.forks import ending_forks
 from harness.system.trouble import trouble_in
 from harness.training.embed import embed
 from harness.training.optimizer import Schedule, build_optimizer
@@ -182,7 +183,8 @@ class Trainer:
         since = self.step
         started = trained = time.perf_counter()
         for images, labels in self.loader.load(self.batches, steps):
-            total += self._train_step(images, labels)
+            with ending_forks():
+                total += self._train_step(images, labels)
             self.progress.step += 1
             if self.step == self.plan.warmup:
                 self._end_warmup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 from dataclasses import dataclass
 from functools import cache
@@ -97,7 +98,7 @@ def _digest(path: Path, size: int, modified: int) -> str:
 
 def given_file(path: str) -> Path:
     """The file that a user names."""
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     if not file.is_file():
         raise ValueError(
             f"no file of weights at {file}; --weights takes a path, or none for random weights"
