@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test fast faults fuzz lint format audit
+.PHONY: demo test fast faults fuzz tables lint format audit
 
 demo: $(INSTALLED)
 	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
@@ -25,6 +25,11 @@ faults: $(INSTALLED)
 N ?= 100000
 fuzz: $(INSTALLED)
 	HARNESS_FUZZ=$(N) $(BIN)/python -m pytest -q -n auto --dist load tests/fuzz
+
+# Write the committed tables and the verdict again, from the records alone.
+tables: $(INSTALLED)
+	$(BIN)/harness leaderboard --results-dir results --against none
+	$(BIN)/harness verdict --results-dir results --against none --output results/VERDICT.md
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -80,7 +80,10 @@ class Styles:
 
 
 def scores(axes: Axes, choice: Choice) -> None:
-    """Every row with its interval; naive rows as lines."""
+    """Scores with their intervals and groups, filled if not separated from the best row.
+
+    Rows without training are vertical lines.
+    """
     table, column = choice.table, f"{choice.metric}_{choice.embedding}"
     if column not in table.frame:
         raise HarnessError(f"{table.name} has no column {column} to draw")
@@ -101,11 +104,16 @@ def scores(axes: Axes, choice: Choice) -> None:
         )
     for name, dash in zip(rows.index[rows["kind"] == "naive"], cycle((":", "--")), strict=False):
         at = 100 * found[name].mean
-        axes.axvline(at, label=name, color="grey", linestyle=dash, linewidth=1, zorder=0)
+        axes.axvline(
+            at, label=f"{name} (no training)", color="grey", linestyle=dash, linewidth=1, zorder=0
+        )
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     axes.set_yticks(range(len(methods)), methods[::-1])
-    axes.set_xlabel(f"{title_of(choice.metric)}, %, {choice.embedding}")
+    for place, method in enumerate(reversed(methods)):
+        group = str(rows["group"].get(method) or "")
+        axes.annotate(group, (1.02, place), xycoords=("axes fraction", "data"), va="center")
+    axes.set_xlabel(f"{title_of(choice.metric)} on test classes, %, {choice.embedding}")
 
 
 def differences(axes: Axes, choice: Choice) -> None:

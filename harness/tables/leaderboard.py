@@ -31,6 +31,7 @@ from harness.records.records import TEST_SELECTED
 from harness.records.rows import group_searches, label_of, read_tests
 from harness.system.files import remove_old_leftovers, write_text
 from harness.tables.column import Table, frame_of
+from harness.tables.commands import commands_that_made
 from harness.tables.indistinguishable import compare_with_best
 from harness.tables.latex import to_latex
 from harness.tables.leaderboard_columns import Shape, columns_of, shape_of
@@ -94,7 +95,16 @@ class Leaderboard:
         remarks = [*remarks_on_frame(frame, self.shape), *self.remarks]
         if self.judged is not None:
             remarks[1:1] = table_remarks(self.judged, self.shape.sizes)
-        return Table(title_of_frame(frame), columns_of(self.shape), frame, remarks)
+        return Table(
+            title_of_frame(frame), columns_of(self.shape), frame, remarks, self._commands()
+        )
+
+    def _commands(self) -> list[str]:
+        """What made the user's rows."""
+        if self.judged is None:
+            return []
+        own = {line.name for line, own in zip(self.lines, self.own, strict=True) if own}
+        return commands_that_made(self.judged, [r for r in self.judged.rows if r.name in own])
 
 
 class Leaderboards(list[Leaderboard]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from harness.plain_text import markdown_cell, markdown_code, markdown_text, spreadsheet_text
@@ -21,16 +23,22 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 def to_markdown(table: Table) -> str:
     """The table with its title above, and below it how to read it and what made it."""
-    made = ", ".join(map(markdown_code, table.commands))
     lines = [
         f"# {markdown_text(table.title)}",
         "",
         *markdown_table(table.texts(View.MARKDOWN)),
         "",
-        *map(markdown_text, table.remarks),
-        *(["", f"Made by {made}."] if made else []),
+        *(f"- {markdown_text(remark)}" for remark in table.remarks),
+        *_made_by(table.commands),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _made_by(commands: Sequence[str]) -> list[str]:
+    """One command within a sentence, several as a block."""
+    if len(commands) > 1:
+        return ["", "Made by:", "", "```", *commands, "```"]
+    return ["", *(f"Made by {markdown_code(command)}." for command in commands)] if commands else []
 
 
 def markdown_table(table: pd.DataFrame) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from harness.judgement.judged import Budget, JudgedRow, JudgedTable, Reason
 from harness.judgement.statistic import MIN_PAIRS
 from harness.judgement.words import spell_time
 from harness.plain_text import one_line
-from harness.records.layout import spec_of_label
+from harness.tables.commands import search_and_test
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def _missing_rivals(table: JudgedTable, rows: Sequence[JudgedRow]) -> Step | Non
         return None
     typical = _typical_seconds(table)
     seconds = None if typical is None else typical * len(rivals)
-    return Step("Search rivals without a row", _search_and_test(table, rivals), seconds)
+    return Step("Search rivals without a row", search_and_test(table, rivals), seconds)
 
 
 def _short_searches(table: JudgedTable, rows: Sequence[JudgedRow]) -> list[Step]:
@@ -63,7 +62,7 @@ def _short_searches(table: JudgedTable, rows: Sequence[JudgedRow]) -> list[Step]
     steps = []
     for row in rows:
         if row.budget is Budget.SHORT and row.name in left_open and row.trials and row.asked:
-            commands = _search_and_test(table, [row.method], "--trials", str(row.asked))
+            commands = search_and_test(table, [row.method], "--trials", str(row.asked))
             seconds = (row.search_seconds or 0) * (row.asked - row.trials) / row.trials
             steps.append(Step(f"Finish the search of {row.name}", commands, seconds))
     return steps
@@ -74,7 +73,7 @@ def _search_noise(table: JudgedTable, rows: Sequence[JudgedRow]) -> Step | None:
     if not single:
         return None
     methods = list(dict.fromkeys(row.method for row in single))
-    commands = _search_and_test(table, methods, "--searches", str(FIRST_SEARCHES))
+    commands = search_and_test(table, methods, "--searches", str(FIRST_SEARCHES))
     seconds = sum(row.search_seconds or 0 for row in single) * (FIRST_SEARCHES - 1)
     return Step("Measure search noise", commands, seconds)
 
@@ -101,15 +100,3 @@ def _typical_seconds(table: JudgedTable) -> float | None:
     """Mean training time of one search in the table."""
     known = [row.search_seconds for row in table.rows if row.search_seconds]
     return sum(known) / len(known) if known else None
-
-
-def _search_and_test(table: JudgedTable, methods: Sequence[str], *flags: str) -> list[str]:
-    where = ["--dataset", spec_of_label(table.dataset), "--protocol", table.protocol]
-    where += ["--trunk", table.trunk]
-    where += ["--allow-missing"] if any(row.missing_images for row in table.rows) else []
-    # A user's loss is given by its file: the digest behind its name is of what was searched.
-    losses = [re.sub(r"@[0-9a-f]{8}$", ".py", method) for method in methods]
-    return [
-        one_line(shlex.join(["harness", command, "--loss", *losses, *where, *more]))
-        for command, more in (("search", flags), ("eval", ()))
-    ]

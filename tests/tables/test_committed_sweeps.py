@@ -46,5 +46,6 @@ def test_records_come_from_committed_code_and_name_no_folder_of_a_machine(folder
 
 
 @every_sweep
-def test_the_commands_are_in_the_text(folder: Path) -> None:
-    assert f"--name {folder.name}" in (RESULTS / "README.md").read_text()
+def test_every_sweep_names_its_command_and_is_in_the_index(folder: Path) -> None:
+    assert f"--name {folder.name}" in (folder / SWEEP_MARKDOWN).read_text()
+    assert f"(sweeps/{folder.name}/{SWEEP_MARKDOWN})" in (RESULTS / "README.md").read_text()
