@@ -184,7 +184,7 @@ def _shared_parameters(command: str) -> Iterator[inspect.Parameter]:
     for name, (hint, about) in {**flags, **PROTOCOL_FLAGS}.items():
         if command in about.commands:
             yield _parameter(name, _flag(name, hint, about, command))
-    if command in MEASURE:
+    if command in (*MEASURE, "calibrate"):
         yield _parameter("more", _MORE_LOSSES)
     if command in STUDIES:
         yield _parameter("more", _STUDIES)

@@ -1,22 +1,19 @@
-"""The selection benchmark: its rules and measures, by hand, and a run from end to end."""
+"""Selection rules and the measures of how well they choose, by hand."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-from benchmarks import selection
-from benchmarks.selection import (
+from harness.calibration.selection_rules import (
     Outcome,
     correlation,
+    describe,
     interval,
     random_regret,
-    recorded_pool,
     regret,
     rules_for,
     smoothed_best,
+    spread,
 )
 
 
@@ -65,27 +62,22 @@ def test_a_smoothed_score_is_the_best_mean_over_neighbours() -> None:
     assert smoothed_best(history[:2]) == pytest.approx(0.05)
 
 
-def test_the_pool_is_the_better_half_of_the_recorded_trials() -> None:
-    table = Path(__file__).parents[2] / "results" / "frozen" / "cub-efficientnet_lite0"
-    config, pool = recorded_pool(table, "proxyanchor", 6)
-    assert (config.dataset, config.protocol) == ("cub", "frozen")
-    assert len(pool) == 6 and all({"margin", "head_lr"} <= params.keys() for params in pool)
-    assert len({str(params) for params in pool}) == 6
+def test_a_spread_is_even_by_rank_over_the_better_half_of_finished_trials() -> None:
+    scores = [0.1, 0.9, None, 0.5, 0.7, 0.2, 0.8, 0.6, 0.3, 0.4, 0.0]
+    # Ten are finished; the better five in order are numbers 1, 6, 4, 7 and 3.
+    assert spread(scores, 3) == [1, 4, 3]
+    assert spread([0.2, None, 0.4], 8) == [2, 0]
 
 
-@pytest.mark.slow
-def test_the_benchmark_runs_and_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = "--protocol frozen+max_steps=4+validate_every=2 --losses contrastive"
-    sizes = f"--configurations 2 --rotations 0 --seeds 1 --runs-dir {tmp_path / 'runs'}"
-    monkeypatch.setattr(sys, "argv", ["selection", *flags.split(), *sizes.split()])
-    selection.main()
-    first = capsys.readouterr().out
-    assert "concatenated test MAP@R: a random choice loses" in first and "pairs" in first
-    outcomes = list((tmp_path / "runs" / "outcomes").iterdir())
-    for checkpoint in (tmp_path / "runs").rglob("record.json"):
-        checkpoint.unlink()  # outcomes alone are enough
-    selection.main()
-    assert capsys.readouterr().out == first
-    assert len(outcomes) == 2 and not list((tmp_path / "runs").rglob("record.json"))
+def test_the_report_has_every_rule_for_every_loss_and_over_all_losses() -> None:
+    lines = describe({"a": POOL, "b": POOL[1:]}, rotations=2)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+    of_a = {rule: (rank, lost) for loss, rule, rank, lost in rows[: len(rows) // 2] if loss == "a"}
+    assert of_a["folds"] == ("-1.00 (-1.00 to -1.00)", "15.00 (0.00 to 15.00)")
+    assert of_a["pairs, 2 rotations"][1].startswith("0.00")
+    assert of_a["random choice"] == ("0", "6.67")
+    names = {rule for _, rule, *_ in rows} - {"rule", "---"}
+    assert {(loss, rule) for loss, rule, *_ in rows if rule in names} == {
+        (loss, rule) for loss in ("a", "b", "all") for rule in names
+    }
+    assert max(map(len, (line for line in lines if "|" in line))) <= 80
