@@ -199,6 +199,7 @@ class MadeImages:
     pixels: np.ndarray
     fingerprint: str = "made up"
     channels: int = 3
+    digests: None = None
 
     @property
     def indices(self) -> range:
@@ -206,6 +207,9 @@ class MadeImages:
 
     def image(self, listing_index: int) -> np.ndarray:
         return self.pixels[listing_index]
+
+    def check_stored(self, mapped_only: bool = False) -> None:
+        """There is no file."""
 
 
 def cropped(batch: int = 32, repeats: int = 30) -> list[str]:

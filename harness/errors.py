@@ -30,6 +30,10 @@ class DeviceLost(MachineError):
     """This process can do no more on its device; a new process may."""
 
 
+class EnvironmentFault(MachineError):
+    """The machine was tested and failed the test; nothing can go on before it is repaired."""
+
+
 class UnknownName(HarnessError, ValueError):
     """A name that does not exist; the message suggests similar ones. Made by `unknown`."""
 

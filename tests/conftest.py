@@ -37,7 +37,7 @@ from harness.datasets.dataset import Listing
 from harness.experiment import Experiment, build_experiment
 from harness.searching.study import Study
 from harness.system import workers
-from harness.training import trainer
+from harness.training import environment_check, trainer
 from harness.training.unit import Unit
 
 # What follows is in no fixture, since processes of `FORKS` import this file and run none.
@@ -89,6 +89,12 @@ def fresh_listings() -> None:
 def checkpoint_at_every_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a run can be cut at any of them, however short."""
     monkeypatch.setattr(trainer, "CHECKPOINT_SHARE", 1000.0)
+
+
+@pytest.fixture(autouse=True)
+def healthy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run that fails on purpose is followed by a training that tests the machine."""
+    monkeypatch.setattr(environment_check, "train_in_fresh_process", lambda device: "")
 
 
 @pytest.fixture

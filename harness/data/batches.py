@@ -37,6 +37,16 @@ class Source(Protocol):
         """One row per index, the same every time."""
         ...
 
+    def check_stored(self, mapped_only: bool = False) -> None:
+        """Raise EnvironmentFault if the files that it reads are not what they were.
+
+        A damaged cache is marked, so that it is built again when it is next opened.
+
+        Args:
+            mapped_only: leave out files that are compared every time they are read.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Blocks:

@@ -59,6 +59,11 @@ class Images:
     def for_evaluation(self, indices: Sequence[int]) -> Tensor:
         return centre_batch(self.store, indices, self.settings.crop)
 
+    def check_stored(self, mapped_only: bool = False) -> None:
+        for store in (self.store, self.originals):
+            if store is not None:
+                store.check_stored(mapped_only)
+
 
 def centre_batch(store: ImageStore, indices: Sequence[int], crop: int) -> Tensor:
     """(n, channels, crop, crop) uint8: the middle of each image, as torchvision's CenterCrop."""

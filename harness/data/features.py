@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from harness.data.arrays import load_array
 from harness.data.batches import Blocks, Source
 from harness.data.image_cache import OnProgress, no_progress
 from harness.data.loading import Loader
+from harness.data.mapped_file import ChecksummingWriter, MappedFile
 from harness.system.files import build_cache, check_room, read_json, write_json
 from harness.typed import convert
 
@@ -45,11 +45,13 @@ class Features:
 
     Attributes:
         indices: the listing index of each row of `values`.
+        file: that `values` are mapped from; None if they are in memory.
     """
 
     fingerprint: str
     indices: Sequence[int]
     values: np.ndarray
+    file: MappedFile | None = None
 
     @property
     def width(self) -> int:
@@ -62,6 +64,11 @@ class Features:
 
     def for_evaluation(self, indices: Sequence[int]) -> Tensor:
         return torch.from_numpy(self.values.take(self._rows[indices], axis=0))
+
+    def check_stored(self, mapped_only: bool = False) -> None:
+        del mapped_only  # all of it is mapped
+        if self.file is not None:
+            self.file.check()
 
     @cached_property
     def _rows(self) -> np.ndarray:
@@ -104,7 +111,8 @@ def _read(folder: Path) -> Features:
     checked = "crc32" in meta and values.nbytes <= CHECKED_BYTES
     if checked and meta["crc32"] != _checksum(indices, values):
         raise ValueError("the checksum of features.npy is another")
-    return Features(meta["fingerprint"], indices.tolist(), values)
+    file = MappedFile.describe(folder / "features.npy", folder / "meta.json")
+    return Features(meta["fingerprint"], indices.tolist(), values, file)
 
 
 def _checksum(indices: np.ndarray, values: np.ndarray) -> int:
@@ -118,7 +126,8 @@ def _compute(
     indices = np.array(images.indices)
     done, checksum = 0, zlib.crc32(indices.astype("<i8").tobytes())
     # Written piece by piece: a full disk kills who writes to a memory map.
-    with open(work / "features.npy", "wb") as file:
+    with open(work / "features.npy", "wb") as opened:
+        file = ChecksummingWriter(opened)
         for block in loader.load(Blocks(images, indices.tolist(), size=BLOCK)):
             values = encode(block).float().cpu().numpy()
             if done == 0:
@@ -129,12 +138,13 @@ def _compute(
             checksum = zlib.crc32(written, checksum)
             done += len(values)
             on_progress(done, len(indices))
-        file.flush()
-        os.fsync(file.fileno())
+        file.sync()
+    images.check_stored(mapped_only=True)  # features of damaged pixels would stay wrong
     np.save(work / "indices.npy", indices)
+    file.write_checksums(work)
     write_json(work / "meta.json", {"fingerprint": images.fingerprint, "crc32": checksum})
 
 
-def _write_header(file: IO[bytes], shape: tuple[int, int]) -> None:
+def _write_header(file: Any, shape: tuple[int, int]) -> None:
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image
 
 from harness.data.arrays import load_array
+from harness.data.mapped_file import ChecksummingWriter, MappedFile
 from harness.datasets.dataset import Listing, check_size
-from harness.errors import HarnessError, MachineError
+from harness.errors import EnvironmentFault, HarnessError, MachineError
 from harness.system.files import build_cache, check_room, read_json, write_json
 from harness.system.workers import cores
 from harness.typed import convert
@@ -24,6 +25,7 @@ CACHE_VERSION = 3  # of the format below: raises when cached pixels would differ
 BLOCK = 256  # images decoded before they are written
 SAMPLE = 64  # images whose size is looked at to estimate that of the cache
 SHOWN = 5  # broken images named in a message
+DIGESTS = "digests.npy"  # SHA-256 of each readable image as its file has it
 MAX_RESIZED = 2**25  # pixels of a resized image: 100 MB; a thin one becomes large
 
 OnProgress = Callable[[int, int], None]
@@ -50,6 +52,7 @@ class ImageStore(Protocol):
     Attributes:
         fingerprint: hash of the names, labels and encoded bytes of the part.
         indices: the listing indices it has.
+        digests: (n, 32) SHA-256 of the encoded image of each index; None in an older cache.
     """
 
     @property
@@ -65,6 +68,13 @@ class ImageStore(Protocol):
         """(height, width, channels) uint8, resized."""
         ...
 
+    @property
+    def digests(self) -> np.ndarray | None: ...
+
+    def check_stored(self, mapped_only: bool = False) -> None:
+        """Check as Source.check_stored does."""
+        ...
+
 
 @dataclass(frozen=True)
 class CachedImages:
@@ -73,6 +83,7 @@ class CachedImages:
     Attributes:
         position: listing index -> row of `index`.
         index: (n, 3) offset, height and width of each image in `pixels`.
+        file: that `pixels` are mapped from; None if there are none.
     """
 
     fingerprint: str
@@ -80,6 +91,8 @@ class CachedImages:
     index: np.ndarray
     pixels: np.ndarray
     channels: int
+    digests: np.ndarray | None
+    file: MappedFile | None
 
     @property
     def indices(self) -> Sequence[int]:
@@ -91,6 +104,11 @@ class CachedImages:
         size = height * width * self.channels
         return self.pixels[offset : offset + size].reshape(height, width, self.channels)
 
+    def check_stored(self, mapped_only: bool = False) -> None:
+        del mapped_only  # all of it is mapped
+        if self.file is not None:
+            self.file.check()
+
 
 @dataclass(frozen=True)
 class ImageFiles:
@@ -98,27 +116,94 @@ class ImageFiles:
 
     Attributes:
         short_side: None leaves images as large as they are.
+        digests: compared every time an image is read.
     """
 
     fingerprint: str
     indices: Sequence[int]
     listing: Listing
     short_side: int | None
+    digests: np.ndarray | None = None
 
     @property
     def channels(self) -> int:
         return self.listing.channels
 
-    def image(self, listing_index: int) -> np.ndarray:
+    @cached_property
+    def _expected(self) -> dict[int, bytes]:
+        """Listing index -> SHA-256 of the encoded image."""
+        rows = () if self.digests is None else self.digests
+        return {i: row.tobytes() for i, row in zip(self.indices, rows, strict=False)}
+
+    def _read(self, listing_index: int) -> bytes:
         try:
             encoded = self.listing.read(listing_index)
         except OSError as error:
             raise _unread(self.listing, listing_index, error) from error
+        expected = self._expected.get(listing_index)
+        if expected is not None and hashlib.sha256(encoded).digest() != expected:
+            raise MachineError(_changed(self.listing.names[listing_index]))
+        return encoded
+
+    def image(self, listing_index: int) -> np.ndarray:
+        encoded = self._read(listing_index)
         try:
             return _pixels(self.listing, encoded, self.short_side)
         except UNDECODABLE as error:
             name = self.listing.names[listing_index]
             raise MachineError(f"cannot decode image '{name}': {error}") from error
+
+    def check_stored(self, mapped_only: bool = False) -> None:
+        """Read every image again; if the cache is older than the digests, compare all at once."""
+        if mapped_only:
+            return
+
+        def find(listing_index: int) -> tuple[bytes, str]:
+            try:
+                return hashlib.sha256(self._read(listing_index)).digest(), ""
+            except MachineError as error:
+                return b"", str(error)
+
+        with ThreadPoolExecutor(cores()) as pool:
+            found = list(pool.map(find, self.indices))
+        problems = [problem for _, problem in found if problem]
+        contents = zip(self.indices, (digest for digest, _ in found), strict=True)
+        if not problems and self._fingerprint_of(contents) != self.fingerprint:
+            problems = ["the images are not those that the work began with"]
+        if problems:
+            more = f"\n  and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+            raise EnvironmentFault(
+                "\n  ".join(problems[:SHOWN]) + more + "\n  restore the images of the data set, "
+                "then repeat the command to go on; or give another --runs-dir to begin again"
+            )
+
+    def _fingerprint_of(self, contents: Iterable[tuple[int, bytes]]) -> str:
+        fingerprint = _Fingerprint(self.listing)
+        for listing_index, content in contents:
+            fingerprint.add(listing_index, content)
+        return fingerprint.value
+
+
+class _Fingerprint:
+    """Hash of the names, labels and encoded bytes of images."""
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self._hash = hashlib.sha256()
+
+    def add(self, listing_index: int, content: bytes) -> None:
+        """Add an image.
+
+        Args:
+            content: SHA-256 of its encoded bytes.
+        """
+        name, label = self.listing.names[listing_index], self.listing.labels[listing_index]
+        self._hash.update(f"{name}\0{label}\0".encode())
+        self._hash.update(content)
+
+    @property
+    def value(self) -> str:
+        return self._hash.hexdigest()[:24]
 
 
 # What Pillow raises for files that are no images, cut short or too large.
@@ -126,6 +211,10 @@ UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 # What is a matter of one file, and not of the disk.
 UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
+
+
+def _changed(name: str) -> str:
+    return f"image '{name}' changed while it was in use"
 
 
 def _unread(listing: Listing, index: int, error: OSError) -> MachineError:
@@ -166,13 +255,17 @@ def open_store(
     if found.broken and not allow_broken:
         raise HarnessError(_broken_message(found.broken))
     if not decoded:
-        return ImageFiles(found.fingerprint, found.readable, listing, short_side)
+        return ImageFiles(
+            found.fingerprint, found.readable, listing, short_side, digests=found.digests
+        )
     return CachedImages(
         fingerprint=found.fingerprint,
         position={listing_index: row for row, listing_index in enumerate(found.readable)},
         index=found.index,
         pixels=found.pixels,
         channels=listing.channels,
+        digests=found.digests,
+        file=found.file,
     )
 
 
@@ -185,6 +278,8 @@ class _Found:
     readable: list[int]
     index: np.ndarray
     pixels: np.ndarray
+    digests: np.ndarray | None
+    file: MappedFile | None
 
 
 def _read(folder: Path, listing: Listing, indices: Sequence[int], decoded: bool) -> _Found:
@@ -199,7 +294,14 @@ def _read(folder: Path, listing: Listing, indices: Sequence[int], decoded: bool)
         raise ValueError(f"index.npy has {len(index)} images of {len(readable)}")
     if not np.array_equal(index[:, 0], ends - sizes) or pixels.size != sizes.sum():
         raise ValueError(f"pixels.u8 has {pixels.size} bytes instead of {sizes.sum()}")
-    return _Found(meta["fingerprint"], meta["broken"], readable, index, pixels)
+    try:
+        digests = load_array(folder / DIGESTS, np.uint8).reshape(-1, 32)
+    except FileNotFoundError:  # the cache is older than they are
+        digests = None
+    if digests is not None and len(digests) != len(readable):
+        raise ValueError(f"{DIGESTS} has {len(digests)} images of {len(readable)}")
+    file = MappedFile.describe(folder / "pixels.u8", folder / "meta.json") if pixels.size else None
+    return _Found(meta["fingerprint"], meta["broken"], readable, index, pixels, digests, file)
 
 
 def _mapped(path: Path) -> np.ndarray:
@@ -250,25 +352,28 @@ def _write(
     work: Path,
     on_progress: OnProgress,
 ) -> None:
-    digest = hashlib.sha256()
+    fingerprint = _Fingerprint(listing)
     rows: list[tuple[int, int, int]] = []
+    digests: list[bytes] = []
     broken: dict[str, str] = {}
     offset = 0
-    with open(work / "pixels.u8", "wb") as file:
+    with open(work / "pixels.u8", "wb") as opened:
+        file = ChecksummingWriter(opened)
         for done, (i, (content, pixels, reason)) in enumerate(zip(indices, images, strict=True)):
             if reason is not None:
                 broken[listing.names[i]] = reason
             else:
-                digest.update(f"{listing.names[i]}\0{listing.labels[i]}\0".encode())
-                digest.update(content)
+                fingerprint.add(i, content)
+                digests.append(content)
             if pixels is not None and keep:
                 rows.append((offset, *pixels.shape[:2]))
                 offset += file.write(pixels.tobytes())
             on_progress(done + 1, len(indices))
-        file.flush()
-        os.fsync(file.fileno())
+        file.sync()
+    file.write_checksums(work)
     np.save(work / "index.npy", np.array(rows, dtype=np.int64))
-    write_json(work / "meta.json", {"fingerprint": digest.hexdigest()[:24], "broken": broken})
+    np.save(work / DIGESTS, np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 32))
+    write_json(work / "meta.json", {"fingerprint": fingerprint.value, "broken": broken})
 
 
 def _decoded(

@@ -52,7 +52,11 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
     )
     originals = None
     if protocol.crop_from == "original":  # never cached: those of SOP would take 80 GB
-        originals = ImageFiles(store.fingerprint, store.indices, benchmark.listing, short_side=None)
+        originals = ImageFiles(
+            *(store.fingerprint, store.indices, benchmark.listing),
+            short_side=None,
+            digests=store.digests,
+        )
     return Images(store, crops, originals)
 
 

@@ -48,6 +48,7 @@ def embed_test(
     embeddings = [
         embed_with(model, test, test.indices, loader, method.normalizer) for model in models
     ]
+    test.check_stored(mapped_only=True)  # no score comes from damaged data
     named = {"concatenated": [concatenate(embeddings, method.normalizer)]}
     if len(embeddings) > 1:
         named["separated"] = embeddings

@@ -96,6 +96,8 @@ class _NaiveRow:
         size, folds = experiment.protocol.embedding_size, len(experiment.split.folds)
         sizes = {"concatenated": folds * size} | ({"separated": size} if folds > 1 else {})
         named = {name: [_reduced(seen.values, test.values, size)] for name, size in sizes.items()}
+        for source in (seen, test):
+            source.check_stored()  # no score comes from damaged data
         return describe_test(experiment, seen, test, named)
 
 
@@ -139,6 +141,7 @@ def _features(experiment: Experiment, name: str, repetition: int, part: str) -> 
         encode = build_trunk(experiment, seed).to(device).eval()
     loader = image_loader(experiment.config, device)
     values = embed(encode, Blocks(images, images.indices), loader).cpu().numpy()
+    images.check_stored(mapped_only=True)
     return Features(images.fingerprint, images.indices, values)
 
 

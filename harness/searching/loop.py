@@ -14,7 +14,7 @@ from filelock import Timeout
 from optuna.trial import TrialState
 
 from harness.config import RunConfig
-from harness.errors import DeviceLost, HarnessError, MachineError, OutOfMemory
+from harness.errors import DeviceLost, EnvironmentFault, HarnessError, MachineError, OutOfMemory
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.loss_file import absolute, keep_sources
 from harness.model.build import check_method
@@ -218,6 +218,8 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
         study.finish(claim, TrialState.FAIL, reason=str(failure))
         listener(ended(reason=str(failure), trace=failure.trace))
         return None
+    except EnvironmentFault:
+        raise  # the trial goes back to the search as soon as this worker has ended
     except MachineError as trouble:
         if study.give_back(claim, str(trouble)):
             place = {"trial": claim.index + 1, "trials": study.wanted()}

@@ -27,7 +27,10 @@ UNFINISHED = ".unfinished"
 LONGEST_WRITE = 3600  # seconds; of one file, which takes less than one
 
 # What a write fails with when the disk is full, over quota, or not ours to write to.
-DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+DISK_TROUBLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+)
 MIN_FREE = 200_000_000  # bytes; a search needs some for checkpoints
 
 # What reading a file that is gone, cut short or overwritten raises.
@@ -254,7 +257,7 @@ def build_cache(
     try:
         return build_once(folder, build, read)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise _no_room(folder.parent, "the disk became full") from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             raise HarnessError(

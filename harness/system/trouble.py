@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from filelock import Timeout
 
-from harness.errors import DeviceLost, MachineError, OutOfMemory
+from harness.errors import DeviceLost, EnvironmentFault, MachineError, OutOfMemory
 from harness.system.device import is_broken_device, is_out_of_memory
 from harness.system.files import is_disk_trouble, spell_os_error
 
@@ -62,7 +62,7 @@ def forgiving(action: Callable[[], Result]) -> Result:
     try:
         with naming_trouble():
             return action()
-    except DeviceLost:  # which a new process must do
+    except (DeviceLost, EnvironmentFault):  # which trying again does not change
         raise
     except MachineError as trouble:
         logger.warning("%s; trying again", trouble)

@@ -46,6 +46,7 @@ from harness.system.precision import own_defaults, training_precision
 from harness.system.progress import Listener, Validated
 from harness.system.repeating import repeating
 from harness.system.trouble import trouble_in
+from harness.training.environment_check import find_fault
 from harness.training.kept_embeddings import awaits_score, read_embeddings, write_embeddings
 from harness.training.saved import load_weights, save
 from harness.training.trainer import DamagedCheckpoint, Progress, Trainer, TrainingFailed
@@ -100,8 +101,9 @@ def run_fold(
 ) -> FoldRecord:
     """Train one model, or read back its record if that was done before.
 
-    TrainingFailed for a reason of its own, MachineError for trouble of the machine, and OSError for
-    what would meet every other run as well, as a full disk.
+    Raises TrainingFailed for a failure of the method, after the machine passed its tests;
+    EnvironmentFault if it did not; MachineError for other trouble of the machine; and OSError for
+    what every other run would meet as well, such as a full disk.
 
     Args:
         keep_weights: leave the best weights beside the record.
@@ -117,17 +119,17 @@ def run_fold(
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever code of others raises
-            failure = _failure(unit.folder, error)
+            failure = _failure(unit, error)
             if not isinstance(failure, OutOfMemory):
                 raise failure from error
-            if pause is None:
-                helpful = advice(unit.experiment)
-                raise OutOfMemory(f"{failure}; what would help: {helpful}") from error
         # Out here nothing holds on to the attempt. A run that goes on from its checkpoint has the
         # same bits, so that another one costs time and changes no score.
-        logger.warning("%s; trying again in %d s", failure, pause)
         gc.collect()
         torch.cuda.empty_cache()
+        if pause is None:
+            short = OutOfMemory(f"{failure}; what would help: {advice(unit.experiment)}")
+            raise find_fault(unit, failure) or short
+        logger.warning("%s; trying again in %d s", failure, pause)
         time.sleep(pause)
     raise AssertionError("the last attempt returns or raises")
 
@@ -246,6 +248,7 @@ def _train(
         ),
         **asdict(fit),
     )
+    unit.trainval.check_stored(mapped_only=True)  # no score comes from damaged data
     record.write(unit.folder / FOLD_RECORD)
     for passing in (CHECKPOINT, FAILURE):
         (unit.folder / passing).unlink(missing_ok=True)
@@ -265,17 +268,19 @@ class _CallbackFailed(Exception):
         self.error = error
 
 
-def _failure(folder: Path, error: BaseException) -> BaseException:
+def _failure(unit: Unit, error: BaseException) -> BaseException:
     """What a run is told to have failed with: a reason of its own, or trouble of the machine."""
     if is_disk_trouble(error):  # it would meet every other run, too
         return error
-    trouble = trouble_in(error)
+    folder, trouble = unit.folder, trouble_in(error)
+    failure = error if isinstance(error, TrainingFailed) else TrainingFailed(_in_words(error))
+    if not isinstance(trouble, OutOfMemory):  # which is tried again first
+        trouble = find_fault(unit, trouble or failure) or trouble
     with suppress(OSError):  # the trouble itself may keep it from being written down
         told = "".join(traceback.format_exception(error))
         write_text(folder / (FAILURE if trouble is None else RETRIED), writable(told))
     if trouble is not None:
         return trouble
-    failure = error if isinstance(error, TrainingFailed) else TrainingFailed(_in_words(error))
     failure.trace = str(folder / FAILURE)
     return failure
 

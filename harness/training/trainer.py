@@ -316,6 +316,7 @@ class Trainer:
             "numpy_rng": np.random.get_state(legacy=False),
         }
         started = time.perf_counter()
+        self.batches.source.check_stored(mapped_only=True)  # damage must not outlive its repair
         save(state, path)
         now = time.perf_counter()
         self.next_checkpoint = now + (now - started) / CHECKPOINT_SHARE

@@ -107,6 +107,9 @@ class Numbers:
     def for_evaluation(self, indices: Sequence[int]) -> torch.Tensor:
         return torch.tensor(indices)
 
+    def check_stored(self, mapped_only: bool = False) -> None:
+        """There is no file."""
+
 
 # Listing indices and labels of some batches, as they have been drawn since the first release.
 DRAWN = {
