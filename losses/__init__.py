@@ -11,7 +11,8 @@ if __name__ == "losses":  # a second copy of every class, if it were imported
 if TYPE_CHECKING:
     from harness.losses._tools.ball import BallDotProductSimilarity, BallLpDistance, BallNormalizer
     from harness.losses._tools.c1 import C1Loss
-    from harness.losses.ccp import CCPLoss
+    from harness.losses._tools.hooked_loop import HookCallback, HookedLoop, class_images
+    from harness.losses.ccp import AlternatingProjections, CCPLoss
     from harness.losses.drml import DRML, DRMLLoss, RelationHead
     from harness.losses.hpl import HierarchicalProxyLoss
     from harness.losses.proxygml import ProxyGMLLoss
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DRML",
+    "AlternatingProjections",
     "BallDotProductSimilarity",
     "BallLpDistance",
     "BallNormalizer",
@@ -28,16 +30,20 @@ __all__ = [
     "CCPLoss",
     "DRMLLoss",
     "HierarchicalProxyLoss",
+    "HookCallback",
+    "HookedLoop",
     "ProxyGMLLoss",
     "ProxyNCAPlusPlusLoss",
     "RelationHead",
     "SoftmaxLoss",
     "XBMLoss",
+    "class_images",
 ]
 
 # The module of each name: imported when it is asked for, so that `harness.losses.method` comes
 # without torch.
 _HOMES = {
+    "AlternatingProjections": "ccp",
     "BallDotProductSimilarity": "_tools.ball",
     "BallLpDistance": "_tools.ball",
     "BallNormalizer": "_tools.ball",
@@ -46,11 +52,14 @@ _HOMES = {
     "DRML": "drml",
     "DRMLLoss": "drml",
     "HierarchicalProxyLoss": "hpl",
+    "HookCallback": "_tools.hooked_loop",
+    "HookedLoop": "_tools.hooked_loop",
     "ProxyGMLLoss": "proxygml",
     "ProxyNCAPlusPlusLoss": "proxynca_pp",
     "RelationHead": "drml",
     "SoftmaxLoss": "softmax",
     "XBMLoss": "xbm",
+    "class_images": "_tools.hooked_loop",
 }
 
 

@@ -20,6 +20,7 @@ from harness.losses._tools.all_pairs import AllPairsContrastiveLoss
 from harness.losses._tools.ball import ball_normalize, ball_normalizes
 from harness.losses._tools.ccp_settings import CCP_PROTOCOL, CCP_PROTOCOLS
 from harness.losses._tools.checks import check_choice, check_not_negative, check_positive
+from harness.losses._tools.hooked_loop import ClassImages, HookedLoop
 from harness.losses._tools.host_buffers import HostBuffers
 from harness.losses._tools.k_center import farthest_points
 from harness.losses._tools.labelled_loss import LossDict, ProxyLoss
@@ -50,7 +51,7 @@ class CCPLoss(HostBuffers, ReducesInBases, ProxyLoss):
     """A pair loss between the batch and trainable proxies, plus a little of it within the batch.
 
     Embeddings and proxies are ball-normalised; proxies are kept raw. Proxy p of class c is row
-    p * num_classes + c. They start random: the method's hook, or `set_proxies`, sets them to
+    p * num_classes + c. They start random: `AlternatingProjections`, or `set_proxies`, sets them to
     embeddings. A miner's `indices_tuple` concerns the batch term alone.
 
     Args:
@@ -228,6 +229,9 @@ class AlternatingProjections(Hook):
     Proxies are picked from embeddings, and a network with random weights has none to speak of:
     its first `start` steps train the base loss alone, and the first instance begins after them.
 
+    The harness calls it as a hook. `in_loop` serves training loops of your own and PML's trainers,
+    `HookCallback` serves Lightning.
+
     Args:
         start: steps of the base loss alone.
         pool_size: images per class to pick proxies from. If it is smaller than the number of
@@ -266,6 +270,16 @@ class AlternatingProjections(Hook):
         self.best_weights: dict[str, Tensor] | None = None
         self.best_proxies: Tensor | None = None
         self.renewed: list[int] = []  # steps that were done when new proxies were picked
+
+    def in_loop(
+        self,
+        model: nn.Module,
+        loss: CCPLoss,
+        class_images: ClassImages,
+        state: Mapping[str, Any] | None = None,
+    ) -> HookedLoop:
+        """Pick the first proxies, and return what a training loop calls; see HookedLoop."""
+        return HookedLoop(self, model, loss, class_images, state)
 
     @property
     def current_weight(self) -> float:

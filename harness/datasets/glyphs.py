@@ -35,6 +35,7 @@ FACES = (
     "STIXGeneralBolIta",
 )
 RENDERINGS_PER_FACE = 3
+PER_CLASS = len(FACES) * RENDERINGS_PER_FACE  # images
 SIZE = 28  # pixels of a side
 FONT_SIZE = (15, 23)  # pixels, inclusive
 MAX_SHIFT = 3.0  # pixels, each way
@@ -51,7 +52,6 @@ def list_images(root: Path | None = None) -> Listing:
     characters = [(char, s) for s, chars in enumerate(SCRIPTS.values()) for char in chars]
     order = np.random.default_rng(SEED).permutation(len(characters))
     classes = [characters[i] for i in order]
-    per_class = len(FACES) * RENDERINGS_PER_FACE
     names = tuple(
         f"U+{ord(char):04X}/{face}-{rendering}"
         for char, _ in classes
@@ -60,14 +60,14 @@ def list_images(root: Path | None = None) -> Listing:
     )
 
     def read(index: int) -> bytes:
-        label, image = divmod(index, per_class)
+        label, image = divmod(index, PER_CLASS)
         return render(classes[label][0], FACES[image // RENDERINGS_PER_FACE], index)
 
     settings = (SIZE, FONT_SIZE, MAX_SHIFT, MAX_ROTATION, CONTRAST, PAPER, NOISE, SEED)
     version = f"{settings} {PIL.__version__} {_fonts_digest()}"
     return Listing(
         names=names,
-        labels=np.repeat(np.arange(len(classes)), per_class),
+        labels=np.repeat(np.arange(len(classes)), PER_CLASS),
         class_names=tuple(f"U+{ord(char):04X} {char}" for char, _ in classes),
         read=read,
         stamp=lambda index: version,
@@ -76,6 +76,14 @@ def list_images(root: Path | None = None) -> Listing:
         superclasses=np.array([script for _, script in classes]),
         superclass_names=tuple(SCRIPTS),
     )
+
+
+def arrays(num_classes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(n, 28, 28) uint8 images and (n,) labels of the first classes, of all unless told."""
+    listing = list_images()
+    labels = listing.labels[: None if num_classes is None else num_classes * PER_CLASS]
+    images = [np.asarray(listing.decode(listing.read(index))) for index in range(len(labels))]
+    return np.stack(images), labels
 
 
 def render(character: str, face: str, index: int) -> bytes:

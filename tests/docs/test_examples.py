@@ -62,6 +62,21 @@ def test_a_folder_of_images_is_searched_and_evaluated(
     assert scores["contrastive"] > scores["untrained"]
 
 
+@pytest.mark.slow
+def test_ccp_trains_without_the_orchestrator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defined = run("ccp_plain.py", monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    untrained, best = map(float, re.findall(r"([\d.]+)%", printed))
+    assert best > 2 * untrained
+    assert "problems: 2" in printed
+    # Of the package it takes the loss and the arrays alone.
+    modules = {str(getattr(value, "__module__", "")) for value in defined.values()}
+    own = {name for name in modules if name.startswith("harness.")}
+    assert own and all(name.startswith("harness.losses.") for name in own)
+
+
 def test_records_are_read_in_the_order_of_the_leaderboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
