@@ -5,10 +5,10 @@ python -m benchmarks.gpu --losses ccp-c2        # waits and kernels of some meth
 python -m benchmarks.gpu --quick                # tiny sizes, to see that it runs
 
 On a card: milliseconds of a training step by precision, steps per second of one, two and four
-workers beside those of the CPU, crops made before and on the card, retrieval, and the waits of a
-step as torch counts them (torch.cuda.set_sync_debug_mode). On a machine without one, waits and
-kernels are counted on a pretended card, and nothing is timed: what only a card can show is listed
-as such.
+workers beside those of the CPU, crops made before and on the card, retrieval by our search and by
+faiss, NMI, and the waits of a step as torch counts them (torch.cuda.set_sync_debug_mode). On a
+machine without one, waits and kernels are counted on a pretended card, and nothing is timed: what
+only a card can show is listed as such.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from benchmarks.steps import CUB, TINY, Size, make_features, make_unit
 from harness import registry
 from harness.data.crops import CropSettings, random_batch
 from harness.metrics import retrieval
+from harness.metrics.neighbours import nearest
 from harness.model.network import Model, PooledTrunk, freeze_batchnorm
 from harness.system import cards
 from harness.system.device import choose_device, cpu_threads
@@ -47,6 +49,7 @@ CUDA = torch.device("cuda", 0)
 TRUNKS = {"bninception": 227, "resnet50": 224, "timm:vit_small_patch16_224": 224}
 WORKERS = (1, 2, 4)
 GALLERIES = ((8_131, 512), (60_502, 512))
+NEIGHBOURS = 50
 
 
 @dataclass
@@ -233,15 +236,68 @@ def cropped(batch: int = 32, repeats: int = 30) -> list[str]:
 
 
 def retrieved() -> list[str]:
-    lines = ["| embeddings | seconds on the card | on one CPU thread |", "|---|---|---|"]
+    """Our exact search on the card, faiss's there, and ours on one CPU thread.
+
+    faiss gives no guarantee about near-ties: the last column counts the queries that it orders
+    differently, among their first NEIGHBOURS.
+    """
+    lines = [
+        "| embeddings | seconds on the card | faiss there | one CPU thread | ordered otherwise |",
+        "|---|---|---|---|---|",
+    ]
+    index = retrieval.faiss_card(CUDA)
     for count, dimensions in GALLERIES:
         points = nn.functional.normalize(torch.randn(count, dimensions))
-        labels = torch.arange(count) // 50
+        labels = torch.arange(count) // NEIGHBOURS
         there = points.to(CUDA), labels.to(CUDA)
         card = timed(lambda there=there: retrieval.evaluate(*there), 1)  # type: ignore[misc]
+        theirs = timed(lambda points=points: faiss_neighbours(points, index), 1)  # type: ignore[misc]
         start = time.perf_counter()
         retrieval.evaluate(points, labels)
-        lines.append(f"| {count} x {dimensions} | {card:.2f} | {time.perf_counter() - start:.2f} |")
+        here = time.perf_counter() - start
+        other = differently_ordered(points.to(CUDA), faiss_neighbours(points, index))
+        cells = (f"{count} x {dimensions}", f"{card:.2f}", f"{theirs:.2f}", f"{here:.2f}", other)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def faiss_neighbours(points: Tensor, card: int | None) -> Tensor:
+    """(n, NEIGHBOURS) the nearest other points by faiss, on a card or on the CPU."""
+    rows = points.numpy()
+    if card is None:
+        found = faiss.knn(rows, rows, NEIGHBOURS + 1)[1]
+    else:
+        resources = faiss.StandardGpuResources()
+        found = faiss.knn_gpu(resources, rows, rows, NEIGHBOURS + 1, device=card)[1]
+    itself = torch.from_numpy(found) == torch.arange(len(rows))[:, None]
+    itself[~itself.any(1), -1] = True  # behind its duplicates: the farthest goes instead
+    return torch.from_numpy(found)[~itself].view(len(rows), NEIGHBOURS)
+
+
+def differently_ordered(points: Tensor, neighbours: Tensor) -> int:
+    """How many queries have other neighbours, or another order of them, than by our search."""
+    order = torch.arange(len(points), device=points.device)
+    depths = torch.full_like(order, NEIGHBOURS)
+    found = nearest(points, None, depths, order)
+    return sum(int((exact.cpu() != neighbours[rows.cpu()]).any(1).sum()) for rows, exact in found)
+
+
+def clustered() -> list[str]:
+    """NMI, most of which is k-means with as many clusters as classes."""
+    lines = ["| embeddings | NMI on the card, seconds | on the CPU | values |", "|---|---|---|---|"]
+    for count, dimensions in GALLERIES:
+        labels = torch.arange(count) // NEIGHBOURS
+        noise = torch.randn(count, dimensions)
+        points = nn.functional.normalize(torch.randn(count, dimensions)[labels] + noise)
+        seconds, values = [], []
+        for device in (CUDA, torch.device("cpu")):
+            there = points.to(device), labels.to(device)
+            start = time.perf_counter()
+            values.append(retrieval.evaluate(*there, metrics=["nmi"]).values["nmi"])
+            seconds.append(f"{time.perf_counter() - start:.2f}")
+        equal = ", ".join(f"{value:.6f}" for value in values)
+        lines.append(f"| {count} x {dimensions} | " + " | ".join([*seconds, equal]) + " |")
         print(lines[-1], flush=True)
     return lines
 
@@ -274,6 +330,7 @@ def main() -> None:
         "Workers that share a card, proxyanchor on frozen features": lambda: shared(size),
         "Crops": cropped,
         "Exact retrieval": retrieved,
+        "NMI": clustered,
     }
     for title, measure in timings.items():
         if real and not options.losses:

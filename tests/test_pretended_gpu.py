@@ -163,4 +163,14 @@ def test_the_benchmark_counts_without_a_card_and_says_so(
     written = output.read_text()
     assert "pretended one, nothing was timed" in written
     assert "| c2 | 0 |" in written
-    assert written.count("Only a card can show it.") == 4
+    assert written.count("Only a card can show it.") == 5
+
+
+def test_the_benchmark_counts_the_queries_that_faiss_orders_differently() -> None:
+    benchmark = importlib.import_module("benchmarks.gpu")
+    points = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    found = benchmark.faiss_neighbours(points, card=None)
+    distances = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf)
+    assert torch.equal(found, distances.argsort(dim=1)[:, : benchmark.NEIGHBOURS])
+    assert benchmark.differently_ordered(points, found) == 0
+    assert benchmark.differently_ordered(points, found.flip(1)) == 300

@@ -10,7 +10,6 @@ from filelock import FileLock, Timeout
 from harness.errors import HarnessError
 from harness.evaluation.scoring import TestEmbeddings, measure
 from harness.records.layout import metrics_beside, metrics_path, record_lock
-from harness.records.provenance import provenance
 from harness.records.records import MetricsRecord, TestRecord
 
 
@@ -50,5 +49,5 @@ def _measure(path: Path, metrics: Sequence[str], embed: Callable[[], TestEmbeddi
         repetition=record.repetition,
         scores=measure(test, metrics),
         test_fingerprint=test.fingerprint,
-        provenance=provenance(),
+        provenance=test.provenance(metrics),
     ).write(metrics_path(path, metrics))

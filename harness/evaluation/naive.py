@@ -27,7 +27,6 @@ from harness.model.build import build_trunk
 from harness.model.network import NORMALIZERS
 from harness.records.layout import record_lock, record_path
 from harness.records.ledger import note_test_opening
-from harness.records.provenance import provenance
 from harness.records.records import Identity, TestRecord
 from harness.system.device import cpu_threads
 from harness.system.progress import Listener, Tested
@@ -80,7 +79,6 @@ class _NaiveRow:
                     repetition=self.repetition,
                     folds=[],
                     search={},
-                    provenance=provenance(),
                     **score(self.embed_test(), self.experiment.protocol.test_metrics or ()),
                 ).write(path)
                 listener(Tested(method=self.name))

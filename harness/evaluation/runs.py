@@ -17,7 +17,6 @@ from harness.evaluation.kept_models import embed_test
 from harness.evaluation.scoring import TestEmbeddings, score
 from harness.experiment import Experiment
 from harness.records.layout import WEIGHTS, record_lock, record_path, single_path
-from harness.records.provenance import provenance
 from harness.records.records import (
     TEST_SELECTED,
     FoldFacts,
@@ -145,7 +144,6 @@ class Reproduction:
                     repetition=self.repetition,
                     folds=self.facts(folds),
                     search=self.job.search,
-                    provenance=provenance(),
                     **scored,
                 )
                 record.write(path)

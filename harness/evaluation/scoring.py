@@ -15,6 +15,8 @@ from harness.experiment import Experiment
 from harness.metrics import geometry, retrieval
 from harness.metrics.names import METRICS
 from harness.metrics.per_class import class_means, count_queries
+from harness.records.provenance import Provenance, provenance
+from harness.system.device import device_name
 
 GEOMETRY = {
     "covering_radius": geometry.covering_radius,
@@ -62,6 +64,12 @@ class TestEmbeddings:
             embedding[query], labels[query], embedding[~query], labels[~query], metrics
         )
 
+    def provenance(self, metrics: Sequence[str]) -> Provenance:
+        """How these metrics were measured, with the card that NMI's clusters came from."""
+        device = self.embeddings["concatenated"][0].device
+        on_card = "nmi" in metrics and retrieval.faiss_card(device) is not None
+        return provenance(device_name(device) if on_card else None)
+
     def scores(self, extra_metrics: Sequence[str] = ()) -> dict[str, dict[str, float]]:
         """Embedding -> metric -> mean over models."""
         metrics = tuple(dict.fromkeys((*METRICS, *extra_metrics)))
@@ -89,7 +97,7 @@ def describe_test(
 
 
 def score(test: TestEmbeddings, extra_metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """Every field of a TestRecord that comes from embeddings.
+    """Every field of a TestRecord that comes from embeddings, and how they were measured.
 
     Args:
         extra_metrics: measured, beside those of every test.
@@ -116,6 +124,7 @@ def score(test: TestEmbeddings, extra_metrics: Sequence[str] = ()) -> dict[str, 
             for embedding, models in scores.items()
         },
         "class_queries": count_queries(together.per_query, test.query_labels),
+        "provenance": test.provenance(metrics),
     }
 
 

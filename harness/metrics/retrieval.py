@@ -16,6 +16,7 @@ from harness.metrics.names import METRICS, precision_rank, recall_rank
 from harness.metrics.neighbours import check_points, nearest
 
 KMEANS_SEED = 0
+FAISS_MEMORY = 2**28  # bytes of a card that faiss may work in; its default is six times as much
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,18 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
+def faiss_card(device: torch.device) -> int | None:
+    """The card on which faiss clusters points of a device; None if it does so on the CPU."""
+    count_cards = getattr(faiss, "get_num_gpus", int)  # builds for the CPU may lack it
+    return (device.index or 0) if device.type == "cuda" and count_cards() > 0 else None
+
+
 def _nmi(embeddings: Tensor, labels: Tensor) -> float:
-    """Normalised mutual information of the labels and as many k-means clusters."""
+    """Normalised mutual information of the labels and as many k-means clusters.
+
+    The clusters are the same every time on one machine. Those of a card may differ in a few points
+    from those of a CPU, since a card rounds distances differently.
+    """
     points = embeddings.detach().float().cpu().numpy()
     truth = labels.cpu().numpy()
     # faiss warns below 39 points per cluster, the normal case here, and would train on a sample
@@ -154,6 +165,12 @@ def _nmi(embeddings: Tensor, labels: Tensor) -> float:
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )
+    card = faiss_card(embeddings.device)
+    if card is not None:
+        # Not by gpu=True, which takes every card, those of other workers too.
+        resources = faiss.StandardGpuResources()
+        resources.setTempMemory(FAISS_MEMORY)
+        kmeans.index = faiss.index_cpu_to_gpu(resources, card, kmeans.index)
     kmeans.train(points)
     clusters = kmeans.index.search(points, 1)[1][:, 0]
     return float(normalized_mutual_info_score(truth, clusters))

@@ -35,6 +35,7 @@ class Provenance(TypedDict):
         commit, clean: of the checkout, and whether its code was unchanged; None for an installed
             package.
         versions: library -> version.
+        nmi_clusters: name of the card that NMI's clusters were found on; absent for a CPU.
     """
 
     time: Time
@@ -44,12 +45,17 @@ class Provenance(TypedDict):
     python: str
     versions: dict[str, str]
     platform: NotRequired[str]
+    nmi_clusters: NotRequired[str]
 
 
-def provenance() -> Provenance:
-    """How and with what this process came to its result."""
+def provenance(nmi_clusters: str | None = None) -> Provenance:
+    """How and with what this process came to its result.
+
+    Args:
+        nmi_clusters: name of the card that NMI's clusters were found on, if it was a card.
+    """
     commit, clean = _commit()
-    return {
+    made: Provenance = {
         "time": now(),
         "command": command_line(),
         "commit": commit,
@@ -58,6 +64,9 @@ def provenance() -> Provenance:
         "versions": _versions(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
+    if nmi_clusters is not None:
+        made["nmi_clusters"] = nmi_clusters
+    return made
 
 
 def now() -> Time:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.evaluation.scoring import TestEmbeddings, score
 from harness.metrics import retrieval
 
@@ -37,3 +38,19 @@ def test_without_roles_every_image_searches_all_others() -> None:
     test = TestEmbeddings({"concatenated": [points]}, labels, None, "f", 0, np.arange(len(labels)))
     expected = retrieval.evaluate(points, torch.from_numpy(labels)).values
     assert score(test)["scores"]["concatenated"] == expected
+
+
+def test_the_record_names_the_card_that_clustered_for_nmi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "faiss_card", lambda device: device.index)  # faiss sees the card
+
+    def measured(points: torch.Tensor) -> TestEmbeddings:
+        labels = np.arange(6) % 2
+        return TestEmbeddings({"concatenated": [points]}, labels, None, "f", 0, np.arange(6))
+
+    here = measured(torch.randn(6, 2))
+    assert "nmi_clusters" not in here.provenance(["map_at_r", "nmi"])
+    assert score(here)["provenance"].keys() == here.provenance([]).keys()
+    with pretended_gpu():
+        there = measured(torch.randn(6, 2).to("cuda"))
+        assert there.provenance(["map_at_r", "nmi"])["nmi_clusters"] == "Pretended GPU"
+        assert "nmi_clusters" not in there.provenance(["map_at_r"])

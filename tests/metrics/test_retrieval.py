@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -15,8 +17,9 @@ from plain_search import METRICS, clustered, near_duplicates, plain_scores
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from torch import Tensor
 
+from benchmarks.pretended_gpu import pretended_gpu
 from harness.metrics import neighbours
-from harness.metrics.retrieval import evaluate
+from harness.metrics.retrieval import evaluate, faiss_card
 
 ROOT = Path(__file__).parents[2]
 PML_NAMES = {
@@ -219,6 +222,37 @@ def test_nmi_does_not_drop_queries_without_relevant_references() -> None:
     scores = evaluate(points, labels, metrics=["p_at_1", "nmi"])
     assert scores.queries_dropped == 1
     assert scores.values["nmi"] == pytest.approx(1)
+
+
+def test_nmi_of_points_on_a_card_is_clustered_by_faiss_on_that_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(200) % 10
+    here = evaluate(points, labels, metrics=["nmi"]).values
+    asked: list[Any] = []
+
+    class Resources:
+        def setTempMemory(self, size: int) -> None:
+            asked.append(size)
+
+    def index_cpu_to_gpu(resources: Resources, card: int, index: Any) -> Any:
+        asked.append((type(resources), card, type(index)))
+        return index  # the values of a card that rounds as the CPU does
+
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2, raising=False)
+    monkeypatch.setattr(faiss, "StandardGpuResources", Resources, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", index_cpu_to_gpu, raising=False)
+    assert evaluate(points, labels, metrics=["nmi"]).values == here
+    assert asked == []
+    with pretended_gpu():
+        there = points.to("cuda"), labels.to("cuda")
+        assert evaluate(*there, metrics=["nmi"]).values == here
+    assert asked == [2**28, (Resources, 0, faiss.IndexFlatL2)]
+    assert faiss_card(torch.device("cuda", 1)) == 1
+    assert faiss_card(torch.device("cpu")) is None
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    assert faiss_card(torch.device("cuda", 0)) is None
 
 
 def test_nmi_is_the_same_every_time() -> None:
