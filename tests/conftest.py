@@ -25,6 +25,7 @@ import sqlalchemy
 import torch
 import typer.main
 from PIL import Image
+from postgres import Postgres, find_programs, running_postgres
 from processes import FORKS
 from sqlalchemy.engine import Engine
 
@@ -215,6 +216,16 @@ def server() -> Iterator[Any]:
         os.kill(running.get_pid(), signal.SIGQUIT)  # at once: nothing of it is kept
         running.get_postmaster_info().process.wait(30)
         running.cleanup()
+
+
+@pytest.fixture(scope="session")
+def installed_postgres() -> Iterator[Postgres]:
+    """The PostgreSQL of the system with its default settings; skipped where there is none."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with running_postgres(programs) as running:
+        yield running
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from harness.errors import DeviceLost, HarnessError
-from harness.system.progress import Listener, Prepared
+from harness.system.progress import Listener, Prepared, Waiting
 
 
 def _seen(device: str) -> str:
@@ -47,3 +47,12 @@ def lose_the_device(job: tuple[str, int], device: str, listener: Listener) -> No
             Path(folder, str(number)).touch(exist_ok=False)
             raise DeviceLost("the device failed: gone")
     listener(Prepared(method="at last", dataset="", action="asking", done=1, total=1))
+
+
+def complain_if_first(first: str, device: str, listener: Listener) -> None:
+    try:
+        Path(first).touch(exist_ok=False)
+    except FileExistsError:
+        listener(Waiting(method="the other one"))
+        return
+    raise HarnessError("no connection is free")

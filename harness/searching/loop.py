@@ -81,10 +81,11 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
             listener(Begun(method=one.method, done=done, total=total, units="trials"))
         try:
             run_jobs(work, [Job(one.opened) for one in searches], missing, listener)
-        except WorkerLost as lost:
+        except HarnessError as error:
             if any(study.unfinished() for study in studies):
                 raise
-            logger.warning("%s; the others did its part", str(lost).partition(";")[0])
+            if isinstance(error, WorkerLost):  # nobody has said so yet
+                logger.warning("%s; the others did its part", str(error).partition(";")[0])
     return [study.storage.insist(partial(summarize, study.optuna)) for study in studies]
 
 

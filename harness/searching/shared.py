@@ -32,6 +32,11 @@ class Storage(ABC):
     def exclusive(self) -> AbstractContextManager[None]:
         """One worker of the study at a time, on whatever machine; ends when its holder dies."""
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A block whose changes are kept all together, where the storage can do that."""
+        yield
+
     @abstractmethod
     def joined(self) -> AbstractContextManager[str]:
         """Be a worker: a name, alive until the block or the process ends."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import threading
 import time
 import warnings
@@ -17,18 +19,36 @@ from filelock import FileLock
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy import exc
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from harness.errors import HarnessError
 from harness.redact import lacks_password, redact, without_secrets
 from harness.searching.journal import Journal
 from harness.searching.shared import Result, Storage, worker_name
 
+logger = logging.getLogger(__name__)
+
 URL_VARIABLE = "HARNESS_STORAGE"
 
 EXAMPLE = "postgresql+psycopg://user@host/database"
 CONNECT_SECONDS = 10  # then a database counts as unreachable
-PATIENCE = (1, 5, 30, 60, 120, 300)  # seconds between attempts when one that worked goes away
+# Seconds between attempts, ten minutes in all, if a database is full, restarts or was lost.
+PATIENCE = (0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 60, 60, 120, 240)
 GRACE = 4  # heartbeats that a worker may miss before it counts as dead
+FORGOTTEN = 86400  # seconds after which the row of a worker that was killed is deleted
+
+# What a database says that will take connections later. Anything else is refused at once.
+PASSING_TROUBLE = (
+    *("too many clients", "too many connections", "connection slots are reserved"),
+    *("starting up", "shutting down", "in recovery mode", "administrator command"),
+    *("connection refused", "connection reset", "timeout expired", "connection timeout"),
+    *("server closed the connection", "temporary failure in name resolution"),
+    *("no route to host", "network is unreachable", "database is locked"),
+)
+
+# Held while this process has a connection: its threads take turns, so it never has two.
+_turn = threading.RLock()
 
 
 def open_storage(
@@ -47,16 +67,26 @@ def open_storage(
 
 
 def _with_password(url: str) -> str:
-    """A URL that was written down lacks its password; the environment has it."""
+    """A URL that can be connected to: one that was written down lacks its password.
+
+    The environment has it, or the password file that PostgreSQL's own programs read.
+    """
     if not lacks_password(url):
         return url
     given = os.environ.get(URL_VARIABLE, "")
-    if not given:
-        raise HarnessError(
-            f"the password of {url} was not written down; give --storage again, or set "
-            f"{URL_VARIABLE}"
-        )
-    return given
+    if given:
+        return given
+    if url.startswith("postgresql") and password_file().is_file():
+        return sqlalchemy.make_url(url)._replace(password=None).render_as_string()
+    raise HarnessError(
+        f"the password of {url} was not written down; give --storage again, or set "
+        f"{URL_VARIABLE}, or put the password into {password_file()}, with mode 600"
+    )
+
+
+def password_file() -> Path:
+    """PostgreSQL's file of passwords. It is ignored if others may read it."""
+    return Path(os.environ.get("PGPASSFILE") or "~/.pgpass").expanduser()
 
 
 _tables = sqlalchemy.MetaData()
@@ -72,17 +102,23 @@ _workers = sqlalchemy.Table(
 
 
 class Database(Storage):
-    """A database of Optuna's, with two small tables beside it.
+    """An Optuna database with two tables of ours beside it.
 
     Optuna's heartbeat runs only inside `study.optimize`, so workers have a table of their own. The
-    other has a row per study: who has locked the row may claim a trial, and a lost connection
-    unlocks it.
+    other table has a row per study: the process that has locked the row may claim a trial, and a
+    lost connection unlocks it.
+
+    A process has at most one connection, which is opened when it is needed and closed afterwards.
+    A server with the usual limit of 100 connections can thus serve hundreds of workers.
     """
+
+    optuna: RDBStorage
 
     def __init__(self, url: str, study: str, heartbeat: int) -> None:
         self.url, self.place = url, redact(url)
         self.study = study
         self.heartbeat = heartbeat
+        self._open = threading.local()  # has the connection of a thread while it has one
         database = self._opened(url)
         self.optuna, self.engine = database, database.engine
 
@@ -91,7 +127,8 @@ class Database(Storage):
             parsed = sqlalchemy.make_url(url)
             if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
                 raise HarnessError("--storage sqlite:// forgets everything; give sqlite:///FILE")
-            database = self._created(url, _engine_options(parsed))
+            options = _engine_options(parsed)
+            database = self._repeat(lambda: self._created(url, options), _will_pass)
         except exc.NoSuchModuleError as error:
             raise HarnessError(
                 f"--storage {self.place}: no such kind of database ({error}); e.g. {EXAMPLE}"
@@ -133,23 +170,58 @@ class Database(Storage):
             pass  # it is there
 
     def _unusable(self, error: Exception) -> HarnessError:
-        said = str(getattr(error, "orig", None) or error.__cause__ or error)
-        reason = without_secrets(said, self.url).strip()
         return HarnessError(
             f"the storage {self.place} cannot be used:\n  "
-            + "\n  ".join(reason.splitlines())
+            + "\n  ".join(self._reason(error).splitlines())
             + "\n  check that it runs, that the name and the password are right, and that you may "
             "create tables there"
         )
 
+    def _reason(self, error: Exception) -> str:
+        """What the database said, without the password."""
+        return without_secrets(_said(error), self.url).strip()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run all statements of a block, Optuna's as well, on one connection and all or none."""
+        if self._is_file:  # Optuna writes to it through connections of its own
+            yield
+            return
+        with self._connected():
+            yield
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlalchemy.Connection]:
+        """The connection of the block around this one, or a new one with its transaction."""
+        around = getattr(self._open, "connection", None)
+        if around is not None:
+            yield around
+            return
+        with _turn, self.engine.begin() as connection:
+            self._open.connection = connection
+            if not self._is_file:
+                # Optuna commits after each step, which here ends a savepoint of our transaction.
+                joined = Session(connection, join_transaction_mode="create_savepoint")
+                self.optuna.scoped_session.registry.set(joined)
+            try:
+                yield connection
+            finally:
+                self._open.connection = None
+                self.optuna.scoped_session.remove()
+
+    @property
+    def _is_file(self) -> bool:
+        """Whether the database is a file of SQLite: on one machine, and without locks on rows."""
+        return self.engine.dialect.name == "sqlite"
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        if self.engine.dialect.name == "sqlite":  # one machine, and no locks on rows
+        if self._is_file:
             with FileLock(f"{self.engine.url.database}.lock"):
                 yield
             return
         row = sqlalchemy.select(_claims).where(_claims.c.study == self.study).with_for_update()
-        with self.engine.begin() as connection:
+        with self._connected() as connection:
             if self.engine.dialect.name == "postgresql":
                 # A machine without power does not close its connections.
                 seconds = GRACE * self.heartbeat
@@ -163,14 +235,12 @@ class Database(Storage):
         name = worker_name()
         stopped = threading.Event()
         ours = _workers.c.name == name
-        row = _workers.insert().values(name=name, seen=sqlalchemy.func.now())
-        self.insist(lambda: self._insert(self.engine, row))
+        self.insist(lambda: self._show(name))
 
         def beat() -> None:
             while not stopped.wait(self.heartbeat):
                 try:
-                    row = _workers.update().where(ours).values(seen=sqlalchemy.func.now())
-                    self._execute(row)
+                    self._show(name)
                 except exc.SQLAlchemyError:
                     continue  # it may come back before anybody misses us
 
@@ -183,10 +253,22 @@ class Database(Storage):
             thread.join()
         self.insist(lambda: self._execute(_workers.delete().where(ours)))
 
+    def _show(self, worker: str) -> None:
+        """Show that a worker lives; delete the rows of those that were killed long ago."""
+        now = sqlalchemy.func.now()
+        with self._connected() as connection:
+            seen = _workers.update().where(_workers.c.name == worker).values(seen=now)
+            if not connection.execute(seen).rowcount:
+                connection.execute(_workers.insert().values(name=worker, seen=now))
+                oldest = connection.execute(sqlalchemy.select(now)).scalar_one() - timedelta(
+                    seconds=max(FORGOTTEN, GRACE * self.heartbeat)
+                )
+                connection.execute(_workers.delete().where(_workers.c.seen < oldest))
+
     def living(self, workers: Collection[str]) -> set[str]:
         """By the clock of the database alone, in one query for all that are asked after."""
         query = sqlalchemy.select(sqlalchemy.func.now(), _workers.c.name, _workers.c.seen)
-        with self.engine.begin() as connection:
+        with self._connected() as connection:
             found = connection.execute(query.where(_workers.c.name.in_(workers))).all()
         living = set()
         for now, name, seen in found:
@@ -198,13 +280,27 @@ class Database(Storage):
 
     def insist(self, action: Callable[[], Result]) -> Result:
         """A database that restarts does not end the search; one that stays away does."""
-        for wait in (*PATIENCE, None):
+        try:
+            return self._repeat(action, _is_lost)
+        except LOST as error:
+            raise self._unusable(error) from None
+
+    def _repeat(self, action: Callable[[], Result], passes: Callable[[Exception], bool]) -> Result:
+        """Repeat an action with growing pauses while it fails for a reason that may pass."""
+        for pause in (*_pauses(), None):
             try:
-                return action()
-            except (exc.OperationalError, exc.InterfaceError, StorageInternalError) as error:
-                if wait is None:
-                    raise self._unusable(error) from None
-                time.sleep(wait)
+                with _turn:
+                    return action()
+            except LOST as error:
+                if pause is None or not passes(error):
+                    raise
+                reason = self._reason(error).splitlines() or [type(error).__name__]
+                logger.log(
+                    logging.WARNING if pause >= 1 else logging.DEBUG,
+                    "the storage %s does not answer (%s); trying again in %.0f s",
+                    *(self.place, reason[-1].strip(), pause),
+                )
+            time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
@@ -215,13 +311,41 @@ class Database(Storage):
             raise self._unusable(error) from None
 
     def _execute(self, statement: Any) -> None:
-        with self.engine.begin() as connection:
+        with self._connected() as connection:
             connection.execute(statement)
 
 
+# Errors of a connection. PostgreSQL reports an idle transaction that it ended as an InternalError.
+LOST = (exc.OperationalError, exc.InterfaceError, exc.InternalError, StorageInternalError)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether to try again on a database that worked before."""
+    return isinstance(error, LOST)
+
+
+def _will_pass(error: Exception) -> bool:
+    """Whether to try again on a database that was never reached: not with a wrong password."""
+    said = _said(error).lower()
+    return any(words in said for words in PASSING_TROUBLE)
+
+
+def _said(error: Exception) -> str:
+    """What the database itself said."""
+    while isinstance(error, StorageInternalError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return str(getattr(error, "orig", None) or error.__cause__ or error)
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between attempts, different in each worker so that not all return at once."""
+    chance = random.SystemRandom()  # leaves the random numbers of the training alone
+    return (pause * chance.uniform(0.5, 1.5) for pause in PATIENCE)
+
+
 def _engine_options(url: sqlalchemy.URL) -> dict[str, Any]:
-    """Notice a connection that was lost, and an address where nobody answers."""
+    """Keep no connection open, and notice an address where nobody answers."""
     wait = "timeout" if url.get_backend_name() == "sqlite" else "connect_timeout"
     known = url.get_backend_name() in ("sqlite", "postgresql", "mysql", "mariadb")
     given = {wait: CONNECT_SECONDS} if known and wait not in url.query else {}
-    return {"pool_pre_ping": True, "connect_args": given}
+    return {"poolclass": NullPool, "connect_args": given}

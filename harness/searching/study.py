@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import optuna
@@ -21,7 +22,13 @@ from harness.losses.method import Method, Space
 from harness.records.records import Identity, SearchFacts
 from harness.searching.finalists import Finalist, finalists_in, is_finalist_key, key_of
 from harness.searching.rebuild import finished_trials
-from harness.searching.samplers import check_sampler, planned, propose, spell_space
+from harness.searching.samplers import (
+    LEARNING,
+    check_sampler,
+    planned,
+    propose,
+    spell_space,
+)
 from harness.searching.shared import Storage
 from harness.searching.storage import open_storage
 from harness.searching.summary import best_of, is_flat
@@ -59,6 +66,29 @@ class ClaimedTrial:
     id: int
     index: int
     params: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The next place in a search for which nobody knows parameters yet.
+
+    Attributes:
+        trials: all trials at that moment, which a proposal depends on.
+    """
+
+    index: int
+    trials: Sequence[FrozenTrial]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Parameters for a place. They are valid as long as no other trial was claimed."""
+
+    place: Place
+    params: dict[str, Any]
+
+    def fits(self, index: int, trials: Sequence[FrozenTrial]) -> bool:
+        return index == self.place.index and len(trials) == len(self.place.trials)
 
 
 class Study:
@@ -149,42 +179,69 @@ class Study:
         return {**self.experiment.published_params, **searched}
 
     def claim(self, worker: str) -> ClaimedTrial | None:
-        """Take the next trial to run, or nothing if enough are done or under way."""
-        return self.storage.insist(lambda: self._claim(worker))
+        """Take the next trial to run, or nothing if enough are done or under way.
 
-    def _claim(self, worker: str) -> ClaimedTrial | None:
+        A Gaussian process takes seconds for a proposal. It is computed while others may claim. If
+        another worker was faster, its trial has to be considered: the proposal is computed again.
+        """
+        proposal = None
+        while True:
+            taken = self.storage.insist(partial(self._claim, worker, proposal))
+            if not isinstance(taken, Place):
+                return taken
+            proposal = Proposal(taken, self._propose(taken))
+
+    def _claim(self, worker: str, proposal: Proposal | None) -> ClaimedTrial | Place | None:
+        """Take the next trial, or return its place if parameters have to be proposed first."""
         with self.storage.exclusive():
             # Looked through once: with thousands of trials and dozens of workers it takes time.
-            trials = self._end_abandoned()
-            newest = latest(trials)
-            counted = spent(newest)
-            abandoned = {index_of(t): t.params for t in newest if is_abandoned(t)}
-            self._check_failures(counted)
-            running = [trial for trial in trials if trial.state == TrialState.RUNNING]
-            taken = {index_of(trial) for trial in (*counted, *running)}
-            index = next(i for i in range(len(taken) + 1) if i not in taken)
-            if index >= self.wanted(trials):
-                return None
-            space = self.experiment.space
-            if index in abandoned:
-                params = abandoned[index]
-            elif index < len(self.plan):
-                params = self.plan[index]
-            else:
-                # Any choice depends on the trials and this seed alone, so an interrupted search
-                # proposes what an uninterrupted one would.
-                seed = derive_seed(self.experiment.config.seed, "sampler", index)
-                with cpu_threads(self.experiment.protocol.threads):
-                    params = propose(self.sampler, seed, space, trials)
-            # In one go: a worker that dies has either taken a whole trial or none.
-            taking = optuna.trial.create_trial(
-                state=TrialState.RUNNING,
-                params=params,
-                distributions=dict(space),
-                user_attrs={"index": index, "worker": worker},
-            )
-            number = self.storage.optuna.create_new_trial(self._id, template_trial=taking)
-            return ClaimedTrial(number, index, self.params_of(params))
+            trials = self._trials()
+            if not self._end_abandoned(trials):
+                return self._take(worker, trials, proposal)
+        return self._claim(worker, proposal)
+
+    def _take(
+        self, worker: str, trials: Sequence[FrozenTrial], proposal: Proposal | None
+    ) -> ClaimedTrial | Place | None:
+        newest = latest(trials)
+        counted = spent(newest)
+        abandoned = {index_of(t): t.params for t in newest if is_abandoned(t)}
+        self._check_failures(counted)
+        running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        taken = {index_of(trial) for trial in (*counted, *running)}
+        index = next(i for i in range(len(taken) + 1) if i not in taken)
+        if index >= self.wanted(trials):
+            return None
+        place = Place(index, trials)
+        if index in abandoned:
+            params = abandoned[index]
+        elif index < len(self.plan):
+            params = self.plan[index]
+        elif proposal is not None and proposal.fits(index, trials):
+            params = proposal.params
+        elif self.sampler in LEARNING:
+            return place
+        else:  # within milliseconds
+            params = self._propose(place)
+        # In one go: a worker that dies has either taken a whole trial or none.
+        taking = optuna.trial.create_trial(
+            state=TrialState.RUNNING,
+            params=params,
+            distributions=dict(self.experiment.space),
+            user_attrs={"index": index, "worker": worker},
+        )
+        number = self.storage.optuna.create_new_trial(self._id, template_trial=taking)
+        return ClaimedTrial(number, index, self.params_of(params))
+
+    def _propose(self, place: Place) -> dict[str, Any]:
+        """Parameters for a place.
+
+        They depend on the trials and a seed alone, so an interrupted search proposes what an
+        uninterrupted one would.
+        """
+        seed = derive_seed(self.experiment.config.seed, "sampler", place.index)
+        with cpu_threads(self.experiment.protocol.threads):
+            return propose(self.sampler, seed, self.experiment.space, place.trials)
 
     def _rebuild(self) -> None:
         """Put back the trials that a damaged journal lost and whose folds are all finished."""
@@ -212,10 +269,11 @@ class Study:
 
         def tell() -> None:
             try:
-                for name, value in facts.items():
-                    self.storage.optuna.set_trial_user_attr(claim.id, name, value)
-                values = None if score is None else [score]
-                self.storage.optuna.set_trial_state_values(claim.id, state, values)
+                with self.storage.transaction():
+                    for name, value in facts.items():
+                        self.storage.optuna.set_trial_user_attr(claim.id, name, value)
+                    values = None if score is None else [score]
+                    self.storage.optuna.set_trial_state_values(claim.id, state, values)
             except UpdateFinishedTrialError:
                 logger.warning(
                     "trial %d had been given to another worker; its folds are kept", claim.index
@@ -292,9 +350,8 @@ class Study:
     def _measured(self) -> Identity:
         return self.experiment.identity(self.fingerprint)
 
-    def _end_abandoned(self) -> list[FrozenTrial]:
-        """Fail the trials whose worker is gone; all trials as they are then."""
-        trials = self._trials()
+    def _end_abandoned(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Fail those of the trials whose worker is gone; whether there were any."""
         running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         workers = {t.user_attrs["worker"] for t in running if "worker" in t.user_attrs}
         living = self.storage.living(workers) if workers else set()
@@ -302,7 +359,7 @@ class Study:
         for trial in abandoned:
             with suppress(UpdateFinishedTrialError):  # alive after all, and just done
                 self.optuna.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        return self._trials() if abandoned else trials
+        return bool(abandoned)
 
     def _check_failures(self, ended: Sequence[FrozenTrial]) -> None:
         failed = [trial for trial in ended if trial.state == TrialState.FAIL]

@@ -99,6 +99,7 @@ def run_workers(
     """Run `target` in `count` processes until all return; in this one if it is the only one.
 
     A worker that loses its device is followed by a new process, which finds the rest of its work.
+    A worker that ends with an error does not end the others; the first error is raised at the end.
     After Ctrl-C they stop when they next report something; after another one, at once.
 
     Args:
@@ -127,6 +128,7 @@ class _Crew:
         self.processes: list[BaseProcess] = []
         self.pipes: dict[Connection, int] = {}
         self.lost: Counter[int] = Counter()  # devices in a row, by number of the worker
+        self.errors: list[HarnessError] = []  # that ended workers
 
     def run(self, count: int) -> None:
         for number in range(count):
@@ -146,6 +148,8 @@ class _Crew:
                 process.join()
         if self.stop.value:
             raise KeyboardInterrupt
+        if self.errors:
+            raise self.errors[0]
         crashed = [process.exitcode for process in self.processes if process.exitcode]
         if crashed:
             raise WorkerLost(
@@ -179,7 +183,7 @@ class _Crew:
         self.listener(Stopping())
 
     def _hear(self, pipe: Connection) -> None:
-        """Pass an event on, or raise what ended a worker."""
+        """Pass an event on, or note what ended a worker: the others go on without it."""
         try:
             event = pipe.recv()
         except EOFError:  # it has ended
@@ -187,7 +191,12 @@ class _Crew:
             return
         if isinstance(event, DeviceLost):
             self._replace(self.pipes[pipe], event)
-        elif isinstance(event, BaseException):
+        elif isinstance(event, HarnessError):
+            self.errors.append(event)
+            if len(self.pipes) > 1:
+                number = self.pipes[pipe] + 1
+                logger.warning("worker %d ended: %s\n  the others go on", number, event)
+        elif isinstance(event, BaseException):  # a bug, which they have as well
             raise event
         else:
             if getattr(event, "score", None) is not None:  # something went well

@@ -19,6 +19,7 @@ from harness.config import RunConfig, load_config
 from harness.errors import HarnessError
 from harness.records.provenance import command_line
 from harness.redact import lacks_password, redact, without_secrets
+from harness.searching import storage
 from harness.searching.loop import search
 from harness.searching.storage import URL_VARIABLE, open_storage
 
@@ -94,7 +95,10 @@ def test_what_a_database_says_is_shown_without_its_password() -> None:
     assert without_secrets("an error of me", url_of("me", "e")) == "an error of me"
 
 
-def test_a_message_about_a_database_that_is_not_there_has_no_password(tmp_path: Path) -> None:
+def test_a_message_about_a_database_that_is_not_there_has_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "PATIENCE", ())
     for password in ("s3cr&t w/ord", "p@ss:w0rd"):
         url = f"postgresql+psycopg://me:{quote(password, safe='')}@127.0.0.1:1/runs"
         with pytest.raises(HarnessError) as told:

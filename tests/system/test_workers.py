@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from worker_jobs import complain, die, start_a_process, tell_threads
+from worker_jobs import complain, complain_if_first, die, start_a_process, tell_threads
 
 from benchmarks.pretended_gpu import pretended_gpu
 from harness.config import RunConfig
@@ -95,3 +95,15 @@ def test_a_worker_that_dies_is_noticed() -> None:
 def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
     with pytest.raises(HarnessError, match="what the user can mend"):
         workers.run_workers(complain, None, CPU, 2, threads=1, listener=lambda event: None)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
+def test_a_worker_that_ends_with_an_error_does_not_end_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Event] = []
+    job = (complain_if_first, str(tmp_path / "first"), CPU, 3)
+    with pytest.raises(HarnessError, match="no connection is free"):
+        workers.run_workers(*job, threads=1, listener=heard.append)
+    assert len(heard) == 2
