@@ -28,7 +28,7 @@ PANELS = ("What to run", "How long", "Where to run", "Data", "Output", "Advanced
 WHAT, LENGTH, WHERE, DATA, OUTPUT, ADVANCED = PANELS
 
 # Commands that share flags.
-SEARCH = ("search", "submit")
+SEARCH = ("search",)
 TRAIN = (*SEARCH, "eval", "sweep", "train")
 MEASURE = (*TRAIN, "cost", "geometry")  # all commands that train
 STUDIES = ("show", "retry", "dashboard")  # commands about searches

@@ -27,6 +27,7 @@ LAYERS = (
     *(
         ("errors", "foreign_files", "plain_text", "redact", "typed", "plain_yaml", "config"),
         ("system",),
+        ("cluster",),
         ("metrics",),
         ("records",),
         ("judgement",),

@@ -60,7 +60,8 @@ app = typer.Typer(
 app.command()(search)
 app.command()(check)
 app.command()(calibrate)
-app.command()(submit)
+# It passes the flags of another command on.
+app.command(context_settings={"ignore_unknown_options": True})(submit)
 app.command()(retry)
 app.command("eval")(evaluate)
 app.command()(sweep)
