@@ -6,6 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from harness.cli import app
+from harness.cli.submit import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 
 DOCUMENTS = (
@@ -68,4 +73,13 @@ def flags_in(command: Any, name: str, words: list[str]) -> dict[str, Any]:
     of the program, in which others run it.
     """
     context = command.make_context(name, words, help_option_names=["-h", "--help"])
-    return dict(context.params)
+    if name != "submit":
+        return dict(context.params)
+    # It passes flags on to another command.
+    passed = context.params["words"] or []
+    named = bool(passed) and passed[0] in COMMANDS
+    found = typer.main.get_command(app)
+    path = COMMANDS[passed[0] if named else "search"]
+    for part in path:
+        found = found.commands[part]  # type: ignore[attr-defined]
+    return flags_in(found, " ".join(path), passed[named:])

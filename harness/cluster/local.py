@@ -73,7 +73,7 @@ def run_step(
             lines = log.read_text(errors="replace").strip().splitlines()
             reason = next((line for line in reversed(lines) if line.startswith("error: ")), "")
             said = reason.removeprefix("error: ") or f"it ended with exit code {code}"
-            if code >= KILLED:
+            if code < 0 or code >= KILLED:
                 said = (
                     "it was killed, or the machine ran out of memory; repeat the command to go "
                     "on where it stopped"

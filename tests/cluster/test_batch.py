@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,15 @@ def test_a_task_that_fails_here_says_why(
     assert main(["submit", "eval", "--loss", "c2", "--runs-dir", str(runs)]) == 2
     said = capsys.readouterr().err
     assert "task 0 of eval failed: no finished search to evaluate" in said and "see /" in said
+
+
+@pytest.mark.usefixtures("without_slurm")
+def test_a_task_that_was_killed_here_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stand_in: Callable[[str], None]
+) -> None:
+    stand_in("#!/bin/bash\nkill -KILL $$\n")
+    assert main(["submit", "eval", "--device", "cpu", "--runs-dir", str(tmp_path / "runs")]) == 2
+    assert "it was killed, or the machine ran out of memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

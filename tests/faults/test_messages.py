@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import submitit
 from conftest import study_of
 
 from harness.cli import main
@@ -17,7 +15,6 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import build_experiment
 from harness.loss_file import check_helpers
-from harness.searching.cluster import wait_for
 from harness.searching.loop import search
 
 ROOT = Path(__file__).parents[2]
@@ -150,13 +147,3 @@ def test_an_error_keeps_its_exit_code_if_it_cannot_be_printed(
     tmp_path: Path, redirection: str
 ) -> None:
     assert run_harness(redirection, "search", "--loss", "none", cwd=tmp_path).returncode == 2
-
-
-@pytest.mark.slow
-def test_a_killed_task_of_a_local_submit_is_reported(tmp_path: Path) -> None:
-    """It leaves no result behind to read."""
-    executor = submitit.LocalExecutor(folder=tmp_path)
-    job = executor.submit(signal.raise_signal, signal.SIGKILL)
-    job._results_timeout_s = 0  # instead of waiting for a slow file system
-    with pytest.raises(HarnessError, match="ended without a result: it was killed"):
-        wait_for(job)
