@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test fast faults fuzz tables lint format audit
+.PHONY: demo test fast faults fuzz tables docs lint format audit
 
 demo: $(INSTALLED)
 	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
@@ -31,10 +31,15 @@ tables: $(INSTALLED)
 	$(BIN)/harness leaderboard --results-dir results --against none
 	$(BIN)/harness verdict --results-dir results --against none --output results/VERDICT.md
 
+# The documentation site, in site/; it can be opened from disk.
+docs: $(INSTALLED)
+	$(BIN)/python -m mkdocs build --strict
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/check_words.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

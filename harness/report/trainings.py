@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from harness.records.records import TEST_SELECTED, FoldFacts
@@ -64,15 +63,14 @@ def _events(fold: FoldFacts) -> dict[str, list[int]]:
         return {}
     found = {str(name): _steps(at, fold["steps"]) for name, at in events.items()}
     return {
-        name: list(steps[:: max(1, -(-len(steps) // MOST_MARKS))])
+        name: steps[:: max(1, -(-len(steps) // MOST_MARKS))]
         for name, steps in found.items()
         if steps
     }
 
 
-def _steps(at: Any, last: int) -> Sequence[int]:
+def _steps(at: Any, last: int) -> list[int]:
     if isinstance(at, dict):
         every = at.get("every")
-        # Not as a list: a record may state any number of steps.
-        return range(0, last, every) if isinstance(every, int) and every > 0 else []
+        return list(range(0, last, every)) if isinstance(every, int) and every > 0 else []
     return [step for step in at if isinstance(step, int)] if isinstance(at, list) else []
