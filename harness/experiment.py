@@ -66,6 +66,12 @@ class Benchmark:
             return self.trunk.fingerprint(self.config.weights)
 
     @cached_property
+    def weights_sha256(self) -> str:
+        """Of the file that the trunk starts from; empty if its weights are random."""
+        with convert_value_errors():
+            return self.trunk.sha256(self.config.weights)
+
+    @cached_property
     def trunk_label(self) -> str:
         """Name of the trunk in results; tells two files of weights apart."""
         with convert_value_errors():

@@ -36,6 +36,7 @@ class TestEmbeddings:
         fingerprint: of the images.
         missing_images: how many of the whole data set are not among them, nor were in training.
         indices: (n,) of the images, in the listing.
+        weights: SHA-256 of those that the trunk started from; empty if they were random.
     """
 
     __test__ = False  # pytest: not a test
@@ -46,6 +47,7 @@ class TestEmbeddings:
     fingerprint: str
     missing_images: int
     indices: np.ndarray
+    weights: str = ""
 
     @property
     def query_labels(self) -> np.ndarray:
@@ -68,7 +70,7 @@ class TestEmbeddings:
         """How these metrics were measured, with the card that NMI's clusters came from."""
         device = self.embeddings["concatenated"][0].device
         on_card = "nmi" in metrics and retrieval.faiss_card(device) is not None
-        return provenance(device_name(device) if on_card else None)
+        return provenance(self.weights, device_name(device) if on_card else None)
 
     def scores(self, extra_metrics: Sequence[str] = ()) -> dict[str, dict[str, float]]:
         """Embedding -> metric -> mean over models."""
@@ -93,6 +95,7 @@ def describe_test(
         queries=None if listing.queries is None else listing.queries[indices],
         fingerprint=test.fingerprint,
         missing_images=experiment.unlisted + absent,
+        weights=experiment.weights_sha256,
     )
 
 

@@ -36,6 +36,8 @@ class Provenance(TypedDict):
             package.
         versions: library -> version.
         nmi_clusters: name of the card that NMI's clusters were found on; absent for a CPU.
+        weights: SHA-256 of the weights that the trunk started from; missing if they were random,
+            and in older records.
     """
 
     time: Time
@@ -46,12 +48,14 @@ class Provenance(TypedDict):
     versions: dict[str, str]
     platform: NotRequired[str]
     nmi_clusters: NotRequired[str]
+    weights: NotRequired[str]
 
 
-def provenance(nmi_clusters: str | None = None) -> Provenance:
+def provenance(weights: str = "", nmi_clusters: str | None = None) -> Provenance:
     """How and with what this process came to its result.
 
     Args:
+        weights: SHA-256 of those that the trunk started from; empty if there are none.
         nmi_clusters: name of the card that NMI's clusters were found on, if it was a card.
     """
     commit, clean = _commit()
@@ -64,6 +68,8 @@ def provenance(nmi_clusters: str | None = None) -> Provenance:
         "versions": _versions(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
+    if weights:
+        made["weights"] = weights
     if nmi_clusters is not None:
         made["nmi_clusters"] = nmi_clusters
     return made

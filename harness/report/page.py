@@ -108,7 +108,7 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
-    blocks = [_block(table, report) for table in report.tables]
+    blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
     judged = [table.board.judged for table in report.tables if table.board.judged is not None]
     scripts = [_squeezed(_asset("report.js")), _plotly()]
     page = environment.get_template("page.html").render(
@@ -129,6 +129,41 @@ def render(report: Report) -> str:
 def _squeezed(text: str) -> str:
     """Without blank lines, which are a tenth of what a template makes."""
     return re.sub(r"\n\s*\n+", "\n", text)
+
+
+def _shown_blocks(table: Table, report: Report) -> list[dict[str, Any]]:
+    """The block of a table; nothing if no row of it can be shown.
+
+    A row that cannot be shown is left out, and named among the problems of the report.
+    """
+    try:
+        return [_checked_block(table, report)]
+    except Exception as error:  # whatever the values of a record make a figure stumble over
+        reason = _spelled(error)
+    shown, problems = [], []
+    for method in table.methods:
+        try:
+            _checked_block(table.only([method]), report)
+            shown.append(method)
+        except Exception as error:
+            problems.append(f"row {method} left out, because it cannot be shown: {_spelled(error)}")
+    try:
+        blocks = [_checked_block(table.only(shown), report)]
+    except Exception:  # no row can be shown, or only together they cannot
+        blocks, problems = [], [f"left out, because it cannot be shown: {reason}"]
+    report.problems.extend(f"{table.folder}: {problem}" for problem in problems)
+    return blocks
+
+
+def _spelled(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _checked_block(table: Table, report: Report) -> dict[str, Any]:
+    """The block of a table, with numbers that JSON can hold."""
+    block = _block(table, report)
+    _json(block["data"])
+    return block
 
 
 def _block(table: Table, report: Report) -> dict[str, Any]:

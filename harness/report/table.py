@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -53,6 +53,13 @@ class Table:
     def rows(self) -> dict[str, Row]:
         """Those that are shown."""
         return {method: searches[0] for method, searches in self.searches.items()}
+
+    def only(self, methods: Collection[str]) -> Table:
+        """The table with some of its rows; what was judged stays as it is."""
+        pairs = zip(self.board.lines, self.board.own, strict=True)
+        kept = [(line, own) for line, own in pairs if line.name in methods]
+        lines, own = [line for line, _ in kept], [own for _, own in kept]
+        return Table(replace(self.board, lines=lines, own=own))
 
     @property
     def title(self) -> str:

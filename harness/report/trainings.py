@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from harness.records.records import TEST_SELECTED, FoldFacts
@@ -63,14 +64,15 @@ def _events(fold: FoldFacts) -> dict[str, list[int]]:
         return {}
     found = {str(name): _steps(at, fold["steps"]) for name, at in events.items()}
     return {
-        name: steps[:: max(1, -(-len(steps) // MOST_MARKS))]
+        name: list(steps[:: max(1, -(-len(steps) // MOST_MARKS))])
         for name, steps in found.items()
         if steps
     }
 
 
-def _steps(at: Any, last: int) -> list[int]:
+def _steps(at: Any, last: int) -> Sequence[int]:
     if isinstance(at, dict):
         every = at.get("every")
-        return list(range(0, last, every)) if isinstance(every, int) and every > 0 else []
+        # Not as a list: a record may state any number of steps.
+        return range(0, last, every) if isinstance(every, int) and every > 0 else []
     return [step for step in at if isinstance(step, int)] if isinstance(at, list) else []

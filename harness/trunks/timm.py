@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from harness.errors import unknown
 from harness.trunks.trunk import Trunk, TrunkFamily
-from harness.trunks.weights import Download, read, unfit
+from harness.trunks.weights import (
+    Download,
+    check_first_use,
+    digest_of_file,
+    first_use,
+    read,
+    unfit,
+)
 
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
@@ -92,7 +99,12 @@ class HubWeights:
     model: str
     repository: str
     files: tuple[str, ...]
-    sha256 = ""  # the hub may replace a file
+    sha256 = ""  # not published
+
+    @property
+    def kept_as(self) -> str:
+        """Name under which its first use is noted."""
+        return f"timm_{self.repository.replace('/', '_')}"
 
     def find(self) -> Path:
         return _fetched(self)
@@ -105,21 +117,30 @@ def _fetched(weights: HubWeights) -> Path:
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     repository, _, revision = weights.repository.partition("@")
+    # The hub may replace a file: the revision of the first use stays the one that is asked for.
+    revision = revision or first_use(weights.kept_as).get("revision", "")
     where: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
     for name in weights.files:
         cached = try_to_load_from_cache(filename=name, **where)
         if isinstance(cached, str):
-            return Path(cached)
+            return _checked(weights, Path(cached))
     for name in weights.files:
         try:
-            return Path(hf_hub_download(filename=name, **where))
+            fetched = Path(hf_hub_download(filename=name, **where))
         except LocalEntryNotFoundError as error:  # what it says when there is no network
             raise _unreachable(weights, _said(error)) from None
         except EntryNotFoundError:
             continue
         except Exception as error:  # of whatever library it reaches the network with
             raise _unreachable(weights, _said(error)) from None
+        return _checked(weights, fetched)
     raise _unreachable(weights, "the file is not there")
+
+
+def _checked(weights: HubWeights, file: Path) -> Path:
+    """The file, if it is that of the first use; the hub's cache has a folder per revision."""
+    check_first_use(file, weights.kept_as, digest_of_file(file), revision=file.parent.name)
+    return file
 
 
 def _unreachable(weights: HubWeights, reason: str) -> ValueError:
@@ -128,6 +149,7 @@ def _unreachable(weights: HubWeights, reason: str) -> ValueError:
         f"cannot download the weights of timm:{weights.model}: {reason}\n"
         f"  file: {' or '.join(weights.files)}\n"
         f"  from: https://huggingface.co/{repository}\n"
+        "  a mirror of the hub is set by HF_ENDPOINT\n"
         f"  where there is a network, `hf download {repository} {weights.files[0]}` puts it into "
         "the hub's cache, a folder to copy here (HF_HOME, else ~/.cache/huggingface)\n"
         f"  or give the file alone, --weights PATH: its results are then named "

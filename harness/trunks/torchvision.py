@@ -17,6 +17,13 @@ from harness.trunks.weights import Download, load_into
 AROUND_ZERO: dict[str, Any] = {"mean": (0.5,), "std": (0.5,)}
 
 
+# Of the trunks that protocols name. torchvision itself publishes the first eight digits alone.
+SHA256 = {
+    "resnet18-f37072fd.pth": "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
+    "resnet50-0676ba61.pth": "0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
+}
+
+
 class FeatureMap(nn.Sequential):
     """The layers before global pooling, under their own names; they run one after another."""
 
@@ -48,11 +55,12 @@ def check_inception_side(side: int) -> None:
 def _trunk(name: str, summary: str, file: str, options: Any = None, **takes: Any) -> Trunk:
     # The digits in the file's name are those its SHA-256 begins with.
     digits = file.removesuffix(".pth").rsplit("-", 1)[1]
+    sha256 = SHA256.get(file, digits)
     return Trunk(
         name,
         f"{summary}, ImageNet weights of torchvision",
         partial(build, name=name, **(options or {})),
-        Download(f"https://download.pytorch.org/models/{file}", digits),
+        Download(f"https://download.pytorch.org/models/{file}", sha256),
         **takes,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from harness.trunks.weights import DIGITS, Weights, digest_of_file, given_file
+from harness.trunks.weights import DIGITS, Weights, check_finite, digest_of_file, given_file
 
 RANDOM = "none"  # choice of weights, and fingerprint, of random initialisation
 
@@ -44,12 +44,20 @@ class Trunk:
 
     def build(self, channels: int, weights: str = "") -> nn.Module:
         """The network with its own weights (""), random ones ("none") or those of a file."""
-        return self.network(channels, self._file(weights))
+        file = self._file(weights)
+        network = self.network(channels, file)
+        if file is not None:
+            check_finite(network, file)
+        return network
 
     def fingerprint(self, weights: str = "") -> str:
         """First digits of the SHA-256 of the file that `build` loads, or "none"."""
+        return self.sha256(weights)[:DIGITS] or RANDOM
+
+    def sha256(self, weights: str = "") -> str:
+        """SHA-256 of the file that `build` loads; empty if the weights are random."""
         file = self._file(weights)
-        return RANDOM if file is None else digest_of_file(file)[:DIGITS]
+        return "" if file is None else digest_of_file(file)
 
     def label(self, weights: str = "") -> str:
         """Name in results; weights that are not its own are part of it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 DIGITS = 12  # of a SHA-256, to tell weights apart in records
+MIRROR = "HARNESS_WEIGHTS_MIRROR"  # environment variable
 SHOWN = 5  # entries named in a message
 
 
@@ -51,17 +54,28 @@ class Download:
                 f"{self.path} is damaged, or another file: its SHA-256 is {found}",
                 "delete it to download it again, or",
             )
+        if len(self.sha256) < len(found):
+            check_first_use(self.path, self.path.name, found)
         return self.path
 
     def _fetch(self) -> None:
         """Into a file beside the final one, checked, then renamed: complete or absent."""
+        sources = [f"{mirror}/{self.path.name}" for mirror in mirrors()]
+        failures = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{self.path}.lock"):  # two processes download it once
-                if not self.path.exists():
-                    torch.hub.download_url_to_file(self.url, str(self.path), self.sha256)
-        except (OSError, RuntimeError) as error:
-            raise self._refused(f"cannot download {self.path.name}: {error}") from None
+                for url in (*sources, self.url):
+                    if self.path.exists():
+                        return
+                    try:
+                        torch.hub.download_url_to_file(url, str(self.path), self.sha256)
+                    except (OSError, RuntimeError) as error:
+                        failures.append(f"{url}: {error}" if sources else str(error))
+        except OSError as error:
+            failures.append(str(error))
+        if failures and not self.path.exists():
+            raise self._refused(f"cannot download {self.path.name}: {'; '.join(failures)}")
 
     def _refused(self, reason: str, *advice: str) -> ValueError:
         # Only by its digest is a file from elsewhere known to be the same.
@@ -74,11 +88,76 @@ class Download:
                     f"from: {self.url}",
                     *(known if self.sha256 else []),
                     *advice,
+                    f"set {MIRROR} to a folder or an address that has the file, or",
                     f"fetch it by hand, then {given}put it at {self.path}",
                     "or start from random weights: --weights none",
                 ]
             )
         )
+
+
+def mirrors() -> list[str]:
+    """Addresses to download from before the published one, separated by blanks.
+
+    A mirror is a folder on this machine or a URL, and has the files under their published names.
+    Whatever it has is checked as the published file is.
+    """
+    given = os.environ.get(MIRROR, "").split()
+    return [
+        one.rstrip("/") if "://" in one else Path(os.path.expanduser(one)).absolute().as_uri()
+        for one in given
+    ]
+
+
+def check_digest(file: Path, sha256: str, advice: str) -> None:
+    """Refuse a file that is not the one that was published.
+
+    Args:
+        sha256: whole, or its first digits.
+        advice: last part of the message, what to do.
+    """
+    found = digest_of_file(file)
+    if not found.startswith(sha256):
+        raise ValueError(
+            f"{file} is damaged, or another file: its SHA-256 is {found}, not {sha256}; {advice}"
+        )
+
+
+def check_first_use(file: Path, name: str, found: str, revision: str = "") -> None:
+    """Refuse weights of which no full SHA-256 is published if they changed since the first use.
+
+    Args:
+        name: of the weights, in one word.
+        found: SHA-256 of the file.
+        revision: of the repository that has the file, to ask for the same one next time.
+    """
+    kept = _first_use_path(name)
+    first = first_use(name)
+    if first and first["sha256"] != found:
+        raise ValueError(
+            f"{file} is another file than at its first use here\n  its SHA-256: {found}\n"
+            f"  at the first use: {first['sha256']}\n"
+            f"  if both are meant to be the same weights, delete {kept}; else restore the file"
+        )
+    if not first:
+        with suppress(OSError):  # of a folder that only its administrator may write to
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = kept.with_name(f".{kept.name}.{os.getpid()}")
+            unfinished.write_text(json.dumps({"sha256": found, "revision": revision}))
+            os.replace(unfinished, kept)
+
+
+def first_use(name: str) -> dict[str, str]:
+    """SHA-256 and revision of weights when they were first used here; empty before that."""
+    try:
+        kept = json.loads(_first_use_path(name).read_bytes())
+        return {"sha256": str(kept["sha256"]), "revision": str(kept["revision"])}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def _first_use_path(name: str) -> Path:
+    return Path(torch.hub.get_dir(), "checkpoints", f"{name}.first-use.json")
 
 
 def digest_of_file(path: Path) -> str:
@@ -133,6 +212,13 @@ def load_into(network: nn.Module, file: Path, without: tuple[str, ...] = ()) -> 
     except (RuntimeError, AttributeError, TypeError) as error:
         lines = str(error).splitlines()
         raise unfit(file, "does not fit the trunk: " + " ".join(lines[:2])[:300]) from None
+
+
+def check_finite(network: nn.Module, file: Path) -> None:
+    """Refuse weights with infinities or NaN, of which no training makes anything."""
+    for name, value in network.state_dict().items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise unfit(file, f"has values that are not finite in {name}")
 
 
 # Of files that are often taken for weights, and of those of torch: zip, and pickle before that.

@@ -48,7 +48,19 @@ def link_outside(path: Path) -> None:
     path.symlink_to(outside)
 
 
-HOSTILE = [link_to_zero, pipe, folder, large, link_outside]
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def binary(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 8)
+
+
+def not_a_number(path: Path) -> None:
+    path.write_text('{"score": NaN}')
+
+
+HOSTILE = [link_to_zero, pipe, folder, large, link_outside, empty, binary, not_a_number]
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ READERS = {
     "leaderboard": ["leaderboard"],
     "compare": ["compare", *METHODS, "--dataset", "cub"],
     "verdict": ["verdict", "ms", "--against", "none"],
+    "report": ["report", "--output", "page.html"],
     "plot": ["plot", "scores", "--dataset", "cub", "--output", "scores.svg"],
 }
 
@@ -76,9 +77,11 @@ def test_a_damaged_record_is_merged_only_if_it_can_be_shown(
     with unchanged(place):
         merged = run(["merge", str(place), "--results-dir", str(ours)])
     merged.check()
-    shown = run(["leaderboard", "--results-dir", str(ours)])
-    shown.check()
-    assert shown.err == "" or merged.code == 2  # what was taken without a word is shown without one
+    for reader in (["leaderboard"], ["report", "--output", str(tmp_path / "page.html")]):
+        shown = run([*reader, "--results-dir", str(ours)])
+        shown.check()
+        # What was taken without a word is shown without one.
+        assert shown.err == "" or merged.code == 2
 
 
 @cases(0.04)

