@@ -35,7 +35,7 @@ LAYERS = (
         ("verdicts",),
     ),
     *(
-        ("old_import_names", "loss_file", "registry", "split_file", "experiment"),
+        ("old_import_names", "loss_file", "registry", "event_log", "split_file", "experiment"),
         ("model",),
         ("data",),
         ("training",),

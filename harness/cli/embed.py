@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Given, check_output, rows_named, takes_config
-from harness.config import keys
-from harness.errors import HarnessError, unknown
-from harness.loss_file import is_file
+from harness.cli.kept import find_row
+from harness.cli.options import Given, check_output, find_file, takes_config
 
 
 @takes_config("embed")
@@ -32,24 +30,9 @@ def embed(
     $ harness embed proxyanchor --dataset glyphs --output proxyanchor.npz
     """
     check_output(output, ".npz")
-    from harness.records.rows import label_of, read_rows
-
-    folder = given.table
-    rows = {label_of(row): row for row in read_rows(folder, [])}
-    (name,) = rows_named([method], rows)
-    if name not in rows:
-        raise unknown("method", method, rows, f"these have records in {folder}")
-    records = {record.repetition: record for record in rows[name]}
-    if reproduction not in records:
-        raise HarnessError(
-            f"{name} has no reproduction {reproduction} in {folder}; it has "
-            f"{', '.join(map(str, sorted(records)))}"
-        )
+    record, kept = find_row(given, find_file(method), reproduction)
     from harness.evaluation.export import write_embeddings
-    from harness.evaluation.kept_models import find_kept
 
-    # The record says which search made the models; the other keys say where they are.
-    where = {k: value for k, value in given.values.items() if not keys()[k].picks_searches}
-    kept = find_kept(records[reproduction], where, [method] if is_file(method) else [])
     images, size = write_embeddings(kept, output)
+    name = record.identity["method"]
     say(f"{output}: {images} images, {size} dimensions, {name}, reproduction {reproduction}")

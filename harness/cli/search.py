@@ -15,7 +15,7 @@ def search(given: Given, verbose: Verbose = False) -> None:
     $ harness search --loss proxyanchor --dataset glyphs --trials 10
     """
     configs = given.configs
-    with progress(verbose) as listener:
+    with progress(verbose, given.config) as listener:
         from harness.searching.loop import search as run_search
 
         summaries = run_search(configs, listener)
