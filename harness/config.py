@@ -340,6 +340,15 @@ class RunConfig:
         variable="HARNESS_CACHE",
         is_path=True,
     )
+    stage_to: str = key(
+        "",
+        help="Folder on a local disk. Cached images and features are copied to it, checked, and "
+        "read from there.",
+        panel=DATA,
+        commands=MEASURE,
+        default_help="none: read from --cache-dir",
+        is_path=True,
+    )
 
     def __post_init__(self) -> None:
         with convert_value_errors():
@@ -407,6 +416,7 @@ class Settings(TypedDict, total=False):
     runs_dir: str
     results_dir: str
     cache_dir: str
+    stage_to: str
 
 
 @functools.cache

@@ -98,6 +98,12 @@ class Benchmark:
         return Path(self.config.cache_dir) / self.dataset_label
 
     @property
+    def stage(self) -> Path | None:
+        """Folder for copies of the cache on a local disk, if they are wanted."""
+        stage = self.config.stage_to
+        return Path(stage) / self.dataset_label if stage else None
+
+    @property
     def pretrained(self) -> bool:
         """Whether the trunk starts from weights of another data set."""
         return self.weights != "none"
