@@ -299,7 +299,7 @@ def _benchmark(
         with convert_value_errors():
             given = _trainval(protocol, listing)
             split = split_classes(listing.num_classes, protocol.folds, given)
-    trunk = registry.load_trunk(config.trunk or protocol.trunk)
+    trunk = _trunk(config, protocol, dataset, listing)
     with convert_value_errors():
         trunk.check_side(protocol.crop)
     return Benchmark(
@@ -312,6 +312,30 @@ def _benchmark(
         unlisted=unlisted,
         split=split,
     )
+
+
+def _trunk(
+    config: RunConfig, protocol: EvaluationProtocol, dataset: Dataset, listing: Listing
+) -> Trunk:
+    """The trunk of a config, or what stands for it where features were computed elsewhere."""
+    if listing.features is None:
+        return registry.load_trunk(config.trunk or protocol.trunk)
+    from harness.trunks.given_features import given_trunk  # and thus torch
+
+    found = listing.features
+    given = given_trunk(found.computed_by, found.file, found.sha256)
+    if not protocol.frozen:
+        raise HarnessError(
+            f"data set '{dataset.name}' has features and no images, which only frozen protocols "
+            "can use: --protocol frozen-pairs"
+        )
+    if config.trunk not in ("", given.name) or config.weights:
+        flag = "--weights" if config.weights else "--trunk"
+        raise HarnessError(
+            f"the features of data set '{dataset.name}' were computed by {given.name}; leave out "
+            f"{flag}"
+        )
+    return given
 
 
 def _protocol_and_split(

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.errors import HarnessError
@@ -37,7 +33,11 @@ from harness.report import (
     searches,
     trainings,
 )
+<<<<<<< HEAD
 from harness.report.forest import forest
+=======
+from harness.report.html import asset, environment, policy, squeezed
+>>>>>>> models
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
 from harness.tables.leaderboard import validation_column
@@ -120,6 +120,7 @@ def _relevance(table: Table) -> tuple[int, int, str]:
 
 def render(report: Report) -> str:
     """The page as text."""
+<<<<<<< HEAD
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -129,10 +130,14 @@ def render(report: Report) -> str:
     )
     environment.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
     environment.filters["title_of"] = title_of
+=======
+    templates = environment()
+    templates.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
+>>>>>>> models
     blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
     judged = [table.board.judged for table in report.tables if table.board.judged is not None]
-    scripts = [_squeezed(_asset("report.js")), _plotly()]
-    page = environment.get_template("page.html").render(
+    scripts = [squeezed(asset("report.js")), _plotly()]
+    page = templates.get_template("page.html").render(
         parts=PARTS,
         conclusion=conclusions.of_tables(judged),
         how_to_read=conclusions.HOW_TO_READ,
@@ -143,18 +148,13 @@ def render(report: Report) -> str:
         ranks=rank_tables(judged),
         problems=report.problems,
         made={"time": now(), "command": command_line()},
-        policy=_policy(scripts),
-        style=Markup(_asset("report.css")),
+        policy=policy(scripts),
+        style=Markup(asset("report.css")),
         script=Markup(_inline(scripts[0])),
         plotly=_packed_plotly(),
         data=_pack(_json({block["name"]: block["data"] for block in blocks})),
     )
-    return _squeezed(page)
-
-
-def _squeezed(text: str) -> str:
-    """Without blank lines, which are a tenth of what a template makes."""
-    return re.sub(r"\n\s*\n+", "\n", text)
+    return squeezed(page)
 
 
 def _shown_blocks(table: Table, report: Report) -> list[dict[str, Any]]:
@@ -285,10 +285,6 @@ def missing(table: Table, no_pictures: bool) -> dict[str, str]:
     return found
 
 
-def _asset(name: str) -> str:
-    return (files("harness.report") / "templates" / name).read_text(encoding="utf-8")
-
-
 @cache
 def _plotly() -> str:
     from plotly.offline import get_plotlyjs  # slow to import
@@ -314,17 +310,3 @@ def _inline(script: str) -> str:
     """A script as it may stand within <script>: nothing in it ends the element."""
     assert "</script" not in script and "<!--" not in script
     return script
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Nothing from outside, and no script but ours, each known by its hash."""
-    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    allowed = {
-        "default-src": "'none'",
-        "script-src": " ".join(f"'sha256-{value}'" for value in hashes),
-        "style-src": "'unsafe-inline'",  # Plotly sets styles of its elements
-        "img-src": "data: blob:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in allowed.items())
