@@ -38,6 +38,7 @@ from harness.cli.report import report
 from harness.cli.retry import retry
 from harness.cli.search import search
 from harness.cli.show import show
+from harness.cli.status import cancel, status
 from harness.cli.submit import submit
 from harness.cli.sweep import sweep
 from harness.cli.tables import tables
@@ -77,6 +78,8 @@ app.command()(embed)
 app.command()(tables)
 app.command()(merge)
 app.command()(show)
+app.command()(status)
+app.command()(cancel)
 app.command()(dashboard)
 app.command()(train)
 app.command("list")(list_)
