@@ -3,8 +3,9 @@
 `search`, `evaluate`, `train`, `sweep`, `compare`, `verdict`, `leaderboard`, `merge`, `embed` and
 `write_report` do what the commands of these names (`eval`, `report`) do, and return what those
 print or write. Where a command takes settings of `harness.config.RunConfig`, so does the function,
-by name. `judge` returns what `harness verdict --json` prints, as typed data.
-Workers are processes of their own, which never run the script that started them.
+by name. `judge` returns what `harness verdict --json` prints, as typed data. `load` takes a folder
+that `harness export` wrote. Workers are processes of their own, which never run the script that
+started them.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set, a protocol or a trunk of yours.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from harness.config import Settings
+    from harness.exported.model import ExportedModel
     from harness.judgement.judged import JudgedPair, Judgement
     from harness.records.merge import Merged
     from harness.records.records import FoldRecord
@@ -38,7 +40,7 @@ if not Path(__file__).with_name("losses").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
 __all__ = [
-    *("compare", "embed", "evaluate", "judge", "leaderboard", "merge", "search", "sweep"),
+    *("compare", "embed", "evaluate", "judge", "leaderboard", "load", "merge", "search", "sweep"),
     *("train", "verdict", "write_report"),
 ]
 
@@ -319,9 +321,8 @@ def embed(
     from harness.cli.kept import find_row
     from harness.cli.options import Given
     from harness.evaluation.export import test_arrays
-    from harness.registry import find_file
 
-    _, kept = find_row(Given([], {**settings}), find_file(method), reproduction)
+    _, kept = find_row(Given([], {**settings}), method, reproduction)
     return test_arrays(kept)
 
 
@@ -414,6 +415,22 @@ def _write_tables(
         if board.lines:
             write(board)
     return boards
+
+
+def load(folder: str | Path, device: str = "auto") -> ExportedModel:
+    """Load a model that `harness export` wrote, to embed images with it.
+
+    Needs neither the data set nor the folder of runs, and runs no code from the folder.
+
+    Args:
+        folder: as given to `harness export --output`.
+        device: auto, cuda, cuda:N or cpu.
+
+    >>> harness.load("proxyanchor-cub").embed(["a.jpg", "b.jpg"]).shape
+    """
+    from harness.exported.model import load
+
+    return load(folder, device)
 
 
 @contextmanager

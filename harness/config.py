@@ -31,9 +31,9 @@ WHAT, LENGTH, WHERE, DATA, OUTPUT, ADVANCED = PANELS
 SEARCH = ("search",)
 TRAIN = (*SEARCH, "eval", "sweep", "train")
 MEASURE = (*TRAIN, "cost", "geometry")  # all commands that train
-STUDIES = ("show", "retry", "dashboard")  # commands about searches
-TABLE = ("plot", "embed")  # commands about one table
-MODELS = ("report", "embed")  # commands that load the models of a table
+STUDIES = ("show", "status", "retry", "dashboard")  # commands about searches
+TABLE = ("plot", "embed", "export")  # commands about one table
+MODELS = ("report", "embed", "export")  # commands that load the models of a table
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class RunConfig:
         "auto",
         help="Device: auto, cuda, cuda:N or cpu.",
         panel=WHERE,
-        commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
+        commands=(*MEASURE, *MODELS, "query", "data prepare", "calibrate"),
     )
     allow_missing: bool = key(
         False,
@@ -327,7 +327,8 @@ class RunConfig:
         help="Folder for records and tables.",
         panel=OUTPUT,
         commands=(
-            *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "plot"),
+            *("eval", "sweep", "cost", "geometry", "show", "status", "report", "embed", "export"),
+            "plot",
             *("compare", "leaderboard", "merge", "tables", "verdict"),
         ),
         is_path=True,
@@ -346,6 +347,15 @@ class RunConfig:
         panel=DATA,
         commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
         variable="HARNESS_CACHE",
+        is_path=True,
+    )
+    stage_to: str = key(
+        "",
+        help="Folder on a local disk. Cached images and features are copied to it, checked, and "
+        "read from there.",
+        panel=DATA,
+        commands=MEASURE,
+        default_help="none: read from --cache-dir",
         is_path=True,
     )
 
@@ -421,6 +431,7 @@ class Settings(TypedDict, total=False):
     results_dir: str
     log: list[str]
     cache_dir: str
+    stage_to: str
 
 
 @functools.cache

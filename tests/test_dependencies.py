@@ -47,7 +47,7 @@ def imported() -> set[str]:
 
 def test_every_import_is_declared() -> None:
     provided = packages_distributions()
-    extras = ("cluster", "dashboard", "pretrained", "log")
+    extras = ("cluster", "dashboard", "pretrained", "export", "log")
     known = declared("install_requires").union(*map(declared, extras))
     known |= {"mlflow"}  # the module of mlflow-skinny, which tests may lack
     for module in imported():
