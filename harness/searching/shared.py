@@ -51,6 +51,10 @@ class Storage(ABC):
         """Whether the worker of that name still works."""
         return worker in self.living([worker])
 
+    def is_beside(self, worker: str) -> bool:
+        """Whether the worker of that name works in the same folder, on whatever machine."""
+        return True
+
     def insist(self, action: Callable[[], Result]) -> Result:
         """Do something that may be done twice, however often it takes."""
         return action()
