@@ -259,7 +259,7 @@ import optuna
 from optuna.trial import TrialState, create_trial
 
 def work(number):
-    storage = open_storage(os.environ["HARNESS_STORAGE"], Path(), "load", 30)
+    storage = open_storage(os.environ["HARNESS_STORAGE"], Path(__file__).parent, "load", 30)
 
     def opened():
         with storage.exclusive():
