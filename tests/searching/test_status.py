@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import optuna
@@ -73,7 +74,7 @@ def test_watching_shows_it_again_until_ctrl_c(
         if len(pauses) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.cli.status.time.sleep", pause)
+    monkeypatch.setattr(time, "sleep", pause)
     assert main(["status", "--watch", "7", "--runs-dir", str(tmp_path)]) == 130
     assert pauses == [7, 7]
     assert capsys.readouterr().out.count("triplet: 2 trials, 1 failed") == 2
