@@ -87,7 +87,7 @@ def test_search_evaluation_and_report_follow_one_another(
     wait_for(slurm, submission.jobs[-1], "COMPLETED", "CANCELLED", seconds=900)
     search, evaluation, report = (logs(submission, step) for step in range(3))
     # Each log reads as a terminal would: the device, every trial with its score, the table.
-    trials = re.findall(r"triplet: trial (\d)/3, map@r 0\.\d{4}", "".join(search))
+    trials = re.findall(r"triplet: trial (\d)/3, map@r \d+\.\d\d%", "".join(search))
     assert sorted(trials) == ["1", "2", "3"]
     assert all("trains on cpu" in log or "3 trials" in log for log in search)
     assert len(re.findall(r"reproduction [12]/2, map@r", "".join(evaluation))) == 2

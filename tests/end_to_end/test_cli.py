@@ -160,7 +160,7 @@ def test_plain_lines_say_what_a_person_wants_to_know(capsys: pytest.CaptureFixtu
 
     place = {"method": "ms", "trial": 3, "trials": 10}
     ended = TrialEnded(**place, seconds=12.0, score=0.25, best=0.3)
-    assert said(ended).startswith("ms: trial 3/10, map@r 0.2500, best 0.3000, 12 s, about ")
+    assert said(ended).startswith("ms: trial 3/10, map@r 25.00%, best 30.00%, 12 s, about ")
     failed = TrialEnded(**place, seconds=12.0, reason="the loss became nan")
     assert said(failed) == "ms: trial 3/10 failed: the loss became nan\n"
     step = Validated(method="ms", unit=3, fold=1, step=50, max_steps=400, best=0.1)
