@@ -30,6 +30,7 @@ from harness.protocols.splits import GIVEN, ClassSplit, applicable_folds, split_
 from harness.records.layout import dataset_label, repeat_folder, table_path
 from harness.records.records import Identity
 from harness.split_file import label_of, read_split
+from harness.system.progress import Configured
 from harness.system.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -116,6 +117,12 @@ class Benchmark:
     @property
     def cache(self) -> Path:
         return Path(self.config.cache_dir) / self.dataset_label
+
+    @property
+    def stage(self) -> Path | None:
+        """Folder for copies of the cache on a local disk, if they are wanted."""
+        stage = self.config.stage_to
+        return Path(stage) / self.dataset_label if stage else None
 
     @property
     def pretrained(self) -> bool:
@@ -252,6 +259,22 @@ class Experiment(Benchmark):
     def identity(self, fingerprint: str) -> Identity:
         return self.identity_of(self.method.name, fingerprint)
 
+    def configured(self, method: str, table: str = "") -> Configured:
+        """The event that tells listeners the settings of a method.
+
+        Args:
+            method: name of its row, as later events have it.
+            table: in the place of the table's own folder.
+        """
+        keys = {name: value for name, value in self.config.shown().items() if name != "loss"}
+        fields = self.protocol.identity().items()
+        return Configured(
+            method=method,
+            table=table or self.table.as_posix(),
+            metric=self.protocol.metric,
+            config={**keys, **{f"protocol.{name}": value for name, value in fields}},
+        )
+
 
 def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
@@ -293,7 +316,7 @@ def _benchmark(
         with convert_value_errors():
             given = _trainval(protocol, listing)
             split = split_classes(listing.num_classes, protocol.folds, given)
-    trunk = registry.load_trunk(config.trunk or protocol.trunk)
+    trunk = _trunk(config, protocol, dataset, listing)
     with convert_value_errors():
         trunk.check_side(protocol.crop)
     return Benchmark(
@@ -306,6 +329,30 @@ def _benchmark(
         unlisted=unlisted,
         split=split,
     )
+
+
+def _trunk(
+    config: RunConfig, protocol: EvaluationProtocol, dataset: Dataset, listing: Listing
+) -> Trunk:
+    """The trunk of a config, or what stands for it where features were computed elsewhere."""
+    if listing.features is None:
+        return registry.load_trunk(config.trunk or protocol.trunk)
+    from harness.trunks.given_features import given_trunk  # and thus torch
+
+    found = listing.features
+    given = given_trunk(found.computed_by, found.file, found.sha256)
+    if not protocol.frozen:
+        raise HarnessError(
+            f"data set '{dataset.name}' has features and no images, which only frozen protocols "
+            "can use: --protocol frozen-pairs"
+        )
+    if config.trunk not in ("", given.name) or config.weights:
+        flag = "--weights" if config.weights else "--trunk"
+        raise HarnessError(
+            f"the features of data set '{dataset.name}' were computed by {given.name}; leave out "
+            f"{flag}"
+        )
+    return given
 
 
 def _protocol_and_split(
