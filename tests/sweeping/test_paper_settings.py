@@ -147,7 +147,10 @@ def test_every_preset_protocol_and_figure_of_a_paper_is_told() -> None:
     of_papers = {
         n for n in registry.names("protocol") if n.startswith(("classic", "mlrc", "abl", "two"))
     }
-    assert of_papers - {one.protocol for one in runs} == {"mlrc-pairs"}
+    assert of_papers - {one.protocol for one in runs} == {
+        "mlrc-pairs",
+        "classic-vit",
+    }  # of several papers
     assert sorted(name for name, _ in COMPARED) == sorted(FIGURES)
     assert {
         name: {FIGURES[f].paper for f in paper.figures} - {name} for name, paper in PAPERS.items()
