@@ -31,7 +31,7 @@ WHAT, LENGTH, WHERE, DATA, OUTPUT, ADVANCED = PANELS
 SEARCH = ("search",)
 TRAIN = (*SEARCH, "eval", "sweep", "train")
 MEASURE = (*TRAIN, "cost", "geometry")  # all commands that train
-STUDIES = ("show", "retry", "dashboard")  # commands about searches
+STUDIES = ("show", "status", "retry", "dashboard")  # commands about searches
 TABLE = ("plot", "embed", "export")  # commands about one table
 MODELS = ("report", "embed", "export")  # commands that load the models of a table
 
@@ -327,7 +327,8 @@ class RunConfig:
         help="Folder for records and tables.",
         panel=OUTPUT,
         commands=(
-            *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "export", "plot"),
+            *("eval", "sweep", "cost", "geometry", "show", "status", "report", "embed", "export"),
+            "plot",
             *("compare", "leaderboard", "merge", "tables", "verdict"),
         ),
         is_path=True,
@@ -338,6 +339,15 @@ class RunConfig:
         panel=DATA,
         commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
         variable="HARNESS_CACHE",
+        is_path=True,
+    )
+    stage_to: str = key(
+        "",
+        help="Folder on a local disk. Cached images and features are copied to it, checked, and "
+        "read from there.",
+        panel=DATA,
+        commands=MEASURE,
+        default_help="none: read from --cache-dir",
         is_path=True,
     )
 
@@ -407,6 +417,7 @@ class Settings(TypedDict, total=False):
     runs_dir: str
     results_dir: str
     cache_dir: str
+    stage_to: str
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from harness.cli.display import say, short, spell, spell_seconds
@@ -42,21 +43,32 @@ def show(given: Given) -> None:
                     say(f"  {error}")
         except HarnessError as error:
             problems.append(f"{one.folder}: {error}")
-    for table in sorted({one.table for one in found}):
-        _print_selection(given.results / table)
+    for one in {one.table: one for one in found}.values():
+        try:
+            _print_selection(given.results, one)
+        except HarnessError as error:
+            problems.append(f"{one.table}: {error}")
     if problems:
         raise HarnessError("\n  ".join(["not everything could be shown:", *problems]))
 
 
-def _print_selection(table: Path) -> None:
+def _print_selection(results: Path, one: FoundSearch) -> None:
+    """How well validation predicts the test, of all methods in the table of a search."""
     from harness.records.layout import RECORDS
+    from harness.searching.shared_records import SharedRecords
     from harness.tables.leaderboard import build, selection_remark
 
-    if not (table / RECORDS).exists():
-        return
-    board = build(table)
+    with TemporaryDirectory() as copies:  # to show is not to change the folder of results
+        folder = results / one.table
+        if one.config.storage and not (folder / RECORDS).exists():
+            folder = Path(copies) / one.table
+            storage = one.storage(reads_only=True)
+            SharedRecords(storage, one.place.runs, Path(copies)).fetch_table(folder)
+        if not (folder / RECORDS).exists():
+            return
+        board = build(folder)
     if remark := selection_remark(board.frame, board.shape):
-        say(f"{table}: {remark}")
+        say(f"{results / one.table}: {remark}")
         print_selection(board.frame)
 
 

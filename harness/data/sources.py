@@ -48,6 +48,7 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
         decoded=config.cache == "on",
         depends_on=protocol.cache_key("images"),
         on_progress=_progress_events("decoding", benchmark, listener),
+        stage=benchmark.stage,
     )
     _check_classes(benchmark, part, store)
     crops = CropSettings(
@@ -87,13 +88,15 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
         return trunk.to(device).eval(), image_loader(config, device)
 
     folder = benchmark.cache / f"features-{digest_of(key)}"
-    if not folder.exists() and _workers_follow(benchmark):
+    kept = [folder, *([benchmark.stage / folder.name] if benchmark.stage else [])]
+    if not any(place.exists() for place in kept) and _workers_follow(benchmark):
         run_workers(_encode, (config, part), benchmark.device, 1, cores(), listener, apart=True)
     return open_features(
         folder,
         lambda: open_images(benchmark, part, listener),
         build_encoder,
         _progress_events("encoding", benchmark, listener),
+        benchmark.stage,
     )
 
 

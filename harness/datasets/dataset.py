@@ -159,6 +159,32 @@ class Dataset:
     closed: bool = False
 
 
+def published_listing(dataset: Dataset) -> Listing:
+    """As many classes and images as were published, without files: to plan what to do with them.
+
+    The classes of each part have equally many images.
+    """
+    classes, images = dataset.expected["classes"], dataset.expected["images"]
+    train = dataset.expected.get("train_classes", classes // 2)
+    train_images = dataset.expected.get("train_images", images * train // classes)
+    labels = np.concatenate(
+        [
+            np.arange(train_images) % train,
+            train + np.arange(images - train_images) % (classes - train),
+        ]
+    )
+    return Listing(
+        names=tuple(map(str, range(images))),
+        labels=labels,
+        class_names=tuple(map(str, range(classes))),
+        read=lambda index: b"",
+        stamp=lambda index: "",
+        # SOP, which is published with one training class more than half, is cut into halves.
+        given_trainval=tuple(range(train)) if train > classes // 2 + 1 else None,
+        official_trainval=tuple(range(train)),
+    )
+
+
 def list_files(
     names: Sequence[str],
     paths: Sequence[str],

@@ -45,12 +45,14 @@ class ReproductionJob(Job):
         search: what the search says of them.
         metrics: to be measured beside those of every test.
         single: whether one model of the size of all is wanted, too.
+        shared: whether records travel through the database of the trials.
     """
 
     params: dict[str, Any]
     search: SearchFacts
     metrics: tuple[str, ...] = ()
     single: bool = False
+    shared: bool = False
 
     @property
     def repetitions(self) -> range:
@@ -62,14 +64,20 @@ class ReproductionJob(Job):
         path = record_path(opened.experiment.results, opened.label, digest, repetition)
         return [path, single_path(path)] if self.single else [path]
 
+    def units(self, repetition: int) -> list[Unit]:
+        """The fold models of a repetition."""
+        return units_of(self.opened.experiment, self.opened.trainval, self.params, repetition)
+
     def tested(self) -> int:
         """Repetitions that have their test record."""
         return sum(self.record_paths(number)[0].exists() for number in self.repetitions)
 
     def finished(self) -> bool:
+        return all(map(self.has_finished, self.repetitions))
+
+    def has_finished(self, repetition: int) -> bool:
         return all(
             path.exists() and not missing_metrics(path, self.metrics)
-            for repetition in self.repetitions
             for path in self.record_paths(repetition)
         )
 

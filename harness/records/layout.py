@@ -47,6 +47,7 @@ GEOMETRY = "geometry"
 CONFIG = "config.yaml"
 JOURNAL = "study.journal"
 FOLDS = "folds"
+FOLDER_ID = "folder_id"  # what a database knows the folder by
 SOURCE = "source"  # of a loss of one's own, as it was searched
 
 # Of one model; it has a CONFIG, too.

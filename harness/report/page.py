@@ -1,7 +1,7 @@
-"""The page: one HTML file that asks nobody for anything.
+"""The page: one HTML file that makes no network requests.
 
-Tables are plain HTML. Figures are drawn by Plotly from data that lies in the page, compressed as
-the script itself is, when they come into view.
+Tables and forest plots are plain HTML. The other figures are drawn by Plotly when they come into
+view, from data that the page contains in compressed form, as it contains Plotly.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any
 from markupsafe import Markup
 
 from harness.errors import HarnessError
+from harness.judgement.judged import Answer, Budget
 from harness.judgement.ranks import rank_tables
 from harness.judgement.words import critical_words, friedman_words
+from harness.metrics.names import title_of
 from harness.records.layout import spec_of_label
 from harness.records.provenance import command_line, now
 from harness.report import (
@@ -31,15 +33,22 @@ from harness.report import (
     searches,
     trainings,
 )
+from harness.report.forest import forest
 from harness.report.html import asset, environment, policy, squeezed
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
 from harness.tables.leaderboard import validation_column
+from harness.verdicts import conclusions
+from harness.verdicts.commands import steps_for
+from harness.verdicts.gains import ABOUT_GAINS
+
+NOT_RANKED = "The rows of this table are not ranked."
 
 PARTS = {
-    "tables": "Tables",
-    "real": "Is it real?",
-    "search": "The search",
+    "conclusion": "Conclusion",
+    "scores": "Scores",
+    "differences": "Differences",
+    "search": "Search",
     "training": "Training",
     "classes": "Classes",
     "pictures": "Pictures",
@@ -92,18 +101,35 @@ def read_report(results: Path, wanted: Sequence[str] = (), against: str | None =
     if not tables:
         reasons = "".join(f"\n  {problem}" for problem in problems)
         raise HarnessError(f"nothing to report: no record in {results} can be used{reasons}")
-    return Report(results, tables, problems)
+    return Report(results, sorted(tables, key=_relevance, reverse=True), problems)
+
+
+def _relevance(table: Table) -> tuple[int, int, str]:
+    """The more a table decides between fully searched rows, the earlier it is shown."""
+    judged = table.board.judged
+    if judged is None:
+        return 0, 0, ""
+    full = {row.name for row in judged.rows if row.budget is Budget.FULL}
+    separated = [p for p in judged.pairs if p.separated and {p.method, p.rival} <= full]
+    classes = max((pair.num_classes for pair in separated), default=0)
+    return len(separated), classes, max(row.time for row in judged.rows)
 
 
 def render(report: Report) -> str:
     """The page as text."""
     templates = environment()
     templates.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
+    templates.filters["title_of"] = title_of
     blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
     judged = [table.board.judged for table in report.tables if table.board.judged is not None]
     scripts = [squeezed(asset("report.js")), _plotly()]
     page = templates.get_template("page.html").render(
         parts=PARTS,
+        conclusion=conclusions.of_tables(judged),
+        how_to_read=conclusions.HOW_TO_READ,
+        about_gains=ABOUT_GAINS,
+        answers=list(Answer),
+        home="",
         blocks=blocks,
         ranks=rank_tables(judged),
         problems=report.problems,
@@ -160,10 +186,15 @@ def _block(table: Table, report: Report) -> dict[str, Any]:
     beside = papers.beside_papers(table, report.results)
     scores = {method: table.class_scores(method) for method in table.methods}
     names, queries = table.class_names, table.newest.class_queries
+    judged = table.board.judged
     return {
         "name": table.name,
         "title": table.title,
         "dataset": table.dataset,
+        "conclusion": conclusions.of_table(judged) if judged is not None else NOT_RANKED,
+        "forest": forest(table),
+        "steps": steps_for(judged, judged.trained_rows) if judged is not None else [],
+        "gains": papers.gains_of(table, report.results),
         "boards": leaderboards.boards(table),
         "warnings": leaderboards.warnings(table),
         "matrix": differences.matrix(table),

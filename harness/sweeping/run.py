@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.errors import DeviceLost, HarnessError
-from harness.evaluation import reproductions
+from harness.evaluation import work as reproductions
 from harness.evaluation.runs import ReproductionJob, finished_folds
 from harness.experiment import Experiment, build_experiment, check_validated, digest_of
 from harness.model.build import check_method
