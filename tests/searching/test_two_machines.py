@@ -24,7 +24,7 @@ from harness.records.ledger import read_ledger
 from harness.records.records import TestRecord
 
 PAIRS = FOLDER.replace("mlrc+", "mlrc-pairs+") + "+finalists=2+rotations=1"
-TRIALS, REPRODUCTIONS = 6, 3
+TRIALS, REPRODUCTIONS = 4, 2
 LONGEST = 240.0  # seconds
 
 
