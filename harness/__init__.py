@@ -3,7 +3,8 @@
 `search`, `evaluate`, `train`, `sweep`, `compare` and `verdict` do what the commands of these names
 (`eval`) do, and return what those print. All but the last two take by name any setting of
 `harness.config.RunConfig`. `judge` returns what `harness verdict --json` prints, as typed data.
-Workers are processes of their own, which never run the script that started them.
+`load` takes a folder that `harness export` wrote. Workers are processes of their own, which never
+run the script that started them.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set or a protocol of yours.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
     from harness.config import Settings
+    from harness.exported.model import ExportedModel
     from harness.judgement.judged import JudgedPair, Judgement
     from harness.records.records import FoldRecord
     from harness.searching.summary import SearchSummary
@@ -33,7 +35,7 @@ __version__ = "0.1.0"
 if not Path(__file__).with_name("losses").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
-__all__ = ["compare", "evaluate", "judge", "search", "sweep", "train", "verdict"]
+__all__ = ["compare", "evaluate", "judge", "load", "search", "sweep", "train", "verdict"]
 
 
 @overload
@@ -293,6 +295,22 @@ def verdict(
         against=against,
     )
     return write_verdict(judgement, method, find_folder(Path(results_dir)), _full_name)
+
+
+def load(folder: str | Path, device: str = "auto") -> ExportedModel:
+    """Load a model that `harness export` wrote, to embed images with it.
+
+    Needs neither the data set nor the folder of runs, and runs no code from the folder.
+
+    Args:
+        folder: as given to `harness export --output`.
+        device: auto, cuda, cuda:N or cpu.
+
+    >>> harness.load("proxyanchor-cub").embed(["a.jpg", "b.jpg"]).shape
+    """
+    from harness.exported.model import load
+
+    return load(folder, device)
 
 
 @contextmanager

@@ -32,8 +32,8 @@ SEARCH = ("search",)
 TRAIN = (*SEARCH, "eval", "sweep", "train")
 MEASURE = (*TRAIN, "cost", "geometry")  # all commands that train
 STUDIES = ("show", "retry", "dashboard")  # commands about searches
-TABLE = ("plot", "embed")  # commands about one table
-MODELS = ("report", "embed")  # commands that load the models of a table
+TABLE = ("plot", "embed", "export")  # commands about one table
+MODELS = ("report", "embed", "export")  # commands that load the models of a table
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class RunConfig:
         "auto",
         help="Device: auto, cuda, cuda:N or cpu.",
         panel=WHERE,
-        commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
+        commands=(*MEASURE, *MODELS, "query", "data prepare", "calibrate"),
     )
     allow_missing: bool = key(
         False,
@@ -327,7 +327,7 @@ class RunConfig:
         help="Folder for records and tables.",
         panel=OUTPUT,
         commands=(
-            *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "plot"),
+            *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "export", "plot"),
             *("compare", "leaderboard", "merge", "tables", "verdict"),
         ),
         is_path=True,

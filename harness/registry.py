@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, convert_value_errors, spell_code_error, unknown
+from harness.imported_features import find_imported
 from harness.loss_file import check_helpers, digest_of, is_file, modules_in, sources_of
 from harness.losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
 from harness.old_import_names import old_import_names
@@ -60,7 +61,7 @@ CATEGORIES = {
     ),
     "dataset": Category(
         *("harness.datasets", "DATASETS", "harness.datasets"),
-        "for your own images: --dataset folder:PATH",
+        "for your own images: --dataset folder:PATH; for features: harness data import-features",
     ),
     "protocol": Category(
         *("harness.protocols", "PROTOCOLS", "harness.protocols"),
@@ -146,7 +147,7 @@ def full_name(method: str) -> str:
 def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     """A data set by name, and the path behind a colon as in `folder:PATH`."""
     name, colon, path = spec.partition(":")
-    dataset: Dataset = load_item("dataset", name)
+    dataset: Dataset = find_imported(name) or load_item("dataset", name)
     if colon and not dataset.needs_root:
         raise HarnessError(f"data set '{name}' is embedded and has no path; give --dataset {name}")
     return dataset, Path(os.path.expanduser(path)) if path else None

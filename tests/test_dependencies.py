@@ -47,7 +47,8 @@ def imported() -> set[str]:
 
 def test_every_import_is_declared() -> None:
     provided = packages_distributions()
-    optional = declared("cluster") | declared("dashboard") | declared("pretrained")
+    extras = ("cluster", "dashboard", "pretrained", "export")
+    optional = set().union(*map(declared, extras))
     known = declared("install_requires") | optional
     for module in imported():
         packages = {plain(name) for name in provided.get(module, [module])}

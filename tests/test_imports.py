@@ -35,12 +35,25 @@ LAYERS = (
         ("verdicts",),
     ),
     *(
-        ("old_import_names", "loss_file", "registry", "split_file", "experiment"),
+        (
+            "old_import_names",
+            "loss_file",
+            "imported_features",
+            "registry",
+            "split_file",
+            "experiment",
+        ),
         ("model",),
         ("data",),
         ("training",),
     ),
-    *(("searching",), ("evaluation",), ("calibration", "sweeping"), ("report",), ("cli",)),
+    *(
+        ("searching",),
+        ("evaluation",),
+        ("calibration", "exported", "sweeping"),
+        ("report",),
+        ("cli",),
+    ),
     ("__init__", "__main__", "testing"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -201,7 +214,9 @@ def torch_free(folder: Path) -> Iterator[str]:
     light = ("harness.metrics.names", "harness.losses.method", "harness.config")
     yield from (f"import {module}" for module in light)
     report = [m for m in MODULES if within(m, "harness.report")]
-    with_models = [f"harness.report.{name}" for name in ("galleries", "stage_maps", "moons")]
+    with_models = [
+        f"harness.report.{name}" for name in ("galleries", "neighbours", "stage_maps", "moons")
+    ]
     yield from (f"import {module}" for module in report if module not in with_models)
     main = "__import__('harness.cli').cli.main"
     yield f"{main}(['--help'])"

@@ -29,11 +29,13 @@ from harness.cli.display import (
 )
 from harness.cli.embed import embed
 from harness.cli.eval import evaluate
+from harness.cli.export import export
 from harness.cli.geometry import geometry
 from harness.cli.leaderboard import leaderboard
 from harness.cli.list import list_
 from harness.cli.merge import merge
 from harness.cli.plot import plot
+from harness.cli.query import query
 from harness.cli.report import report
 from harness.cli.retry import retry
 from harness.cli.search import search
@@ -72,7 +74,9 @@ app.command()(compare)
 app.command()(verdict)
 app.command()(report)
 app.command()(plot)
+app.command()(export)
 app.command()(embed)
+app.command()(query)
 app.command()(tables)
 app.command()(merge)
 app.command()(show)

@@ -39,7 +39,11 @@ from harness.system.progress import (
 STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
 
 # Work on images before any training, and what they are afterwards.
-PREPARED = {"decoding": "decoded", "encoding": "encoded by the trunk"}
+PREPARED = {
+    "decoding": "decoded",
+    "encoding": "encoded by the trunk",
+    "embedding": "embedded",
+}
 
 
 class _PlainConsole(Console):

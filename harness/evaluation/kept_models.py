@@ -94,6 +94,10 @@ class KeptModels:
     def experiment(self) -> Experiment:
         return self.opened.experiment
 
+    def load(self) -> list[Model]:
+        """The models, in the order of the folds."""
+        return [_load(unit, self.experiment.device, WEIGHTS) for unit in self.units]
+
     def embed(self) -> TestEmbeddings:
         with cpu_threads(self.experiment.protocol.threads):
             return embed_test(self.opened, self.units)

@@ -45,7 +45,8 @@ def evaluate_naive(
     repetitions = [0] if _fixed(experiment) else range(1, experiment.reproductions + 1)
     identity = experiment.identity_of(name, trainval.fingerprint)
     rows = [_NaiveRow(experiment, identity, repetition) for repetition in repetitions]
-    if experiment.listing.channels * experiment.protocol.crop**2 <= MAX_PIXELS:
+    pixels = experiment.listing.channels * experiment.protocol.crop**2
+    if experiment.listing.features is None and pixels <= MAX_PIXELS:
         identity = experiment.identity_of("pixels", trainval.fingerprint)
         rows.append(_NaiveRow(experiment, identity, 0))
     for row in rows:

@@ -80,6 +80,56 @@ PUBLISHED: list[tuple[str, tuple[str, ...], str, dict[str, Any]]] = [
     ("classic-ccp", ("cars",), "", {"classes_per_batch": 96}),
     ("classic-ccp", ("cub",), "resnet50", {"batch_size": 112, "weight_decay": 4e-4}),
     ("classic-ccp", LARGE, "resnet50", {"batch_size": 112, "patience": 10}),
+    *(
+        (
+            name,
+            ("cub", "cars", *LARGE),
+            "",
+            {
+                **{"trunk": "timm:vit_small_patch16_224.dino", "embedding_size": 384},
+                **{"norm": "layer", "head_bias": True, "resize": 256, "crop": 224},
+                **{"crop_scale": (0.2, 1.0), "crop_from": "original", "batch_size": 180},
+                **{"optimizer": "adamw", "loss_lr": 5e-2, "clip_value": 10.0, "clip_loss": True},
+                **{"schedule": "constant", "precision": "fp32", "warmup_groups": ("head", "loss")},
+            },
+        )
+        for name in ("vit", "classic-vit")
+    ),
+    *(
+        (name, datasets, "", settings)
+        for name in ("vit", "classic-vit")
+        for datasets, settings in (
+            (
+                ("cub", "cars"),
+                {
+                    **{"lr": 5e-6, "trunk_lr": None, "weight_decay": 1e-2, "epochs": 100},
+                    **{"warmup_epochs": 1, "validate_epochs": None},
+                },
+            ),
+            (
+                LARGE,
+                {
+                    **{"lr": 5e-4, "trunk_lr": 5e-6, "weight_decay": 1e-4, "epochs": 150},
+                    **{"warmup_epochs": 5},
+                },
+            ),
+        )
+    ),
+    (
+        "vit",
+        ("cub", "cars", *LARGE),
+        "",
+        {
+            **{"selection": "pairs", "finalists": 5, "folds": "mlrc", "split": "half"},
+            **{"metric": "map_at_r", "trials": 50, "samples_per_class": None},
+        },
+    ),
+    (
+        "classic-vit",
+        ("cub", "cars", *LARGE),
+        "",
+        {"split": "official", "select": "test", "samples_per_class": 2, "patience": None},
+    ),
     (
         "two_stage",
         ("cub", "cars", *LARGE),
@@ -140,7 +190,7 @@ RECALLS = {
 
 
 @pytest.mark.parametrize("dataset", RECALLS)
-@pytest.mark.parametrize("name", ["proxygml", "hpl", "drml", "ccp"])
+@pytest.mark.parametrize("name", ["proxygml", "hpl", "drml", "ccp", "vit"])
 def test_recall_is_measured_at_the_ranks_of_the_data_set(name: str, dataset: str) -> None:
     metrics = registry.load_protocol(f"classic-{name}", dataset).test_metrics
     assert metrics == (*(f"recall_at_{k}" for k in RECALLS[dataset]), "nmi")

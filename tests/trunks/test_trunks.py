@@ -15,6 +15,7 @@ import timm
 import torch
 import torchvision
 from conftest import FOLDER, identity_of, unit_of
+from dataset_files import without_files
 from torch import Tensor, nn
 
 from harness import registry
@@ -810,6 +811,29 @@ def test_images_are_decoded_without_weights(
     assert "trainval: 40 images" in capsys.readouterr().out
     assert main([*prepare, "--protocol", "frozen+resize=32+crop=32"]) == 2
     assert "cannot download bn_inception" in capsys.readouterr().err
+
+
+NO_DOWNLOAD = "--protocol frozen-pairs --trunk efficientnet_lite0"
+
+
+@pytest.mark.parametrize("trunk", ["", "resnet50", "timm:test_resnet"])
+def test_who_lacks_weights_is_told_a_command_that_needs_none(
+    trunk: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_files(monkeypatch)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", no_network)
+    headline = ["search", "--loss", "ccp", "--dataset", "cars"]
+    assert main([*headline, *(["--trunk", trunk] if trunk else [])]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == f"harness {' '.join(headline)} {NO_DOWNLOAD}"
+
+
+def test_a_file_of_weights_that_is_not_there_is_not_answered_with_other_weights(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_files(monkeypatch)
+    assert main(["search", "--loss", "ccp", "--dataset", "cars", "--weights", "no.pth"]) == 2
+    assert NO_DOWNLOAD not in capsys.readouterr().err
 
 
 # Weights as part of what a run is
