@@ -31,7 +31,7 @@ WHAT, LENGTH, WHERE, DATA, OUTPUT, ADVANCED = PANELS
 SEARCH = ("search",)
 TRAIN = (*SEARCH, "eval", "sweep", "train")
 MEASURE = (*TRAIN, "cost", "geometry")  # all commands that train
-STUDIES = ("show", "retry", "dashboard")  # commands about searches
+STUDIES = ("show", "status", "retry", "dashboard")  # commands about searches
 TABLE = ("plot", "embed", "export")  # commands about one table
 MODELS = ("report", "embed", "export")  # commands that load the models of a table
 
@@ -327,7 +327,8 @@ class RunConfig:
         help="Folder for records and tables.",
         panel=OUTPUT,
         commands=(
-            *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "export", "plot"),
+            *("eval", "sweep", "cost", "geometry", "show", "status", "report", "embed", "export"),
+            "plot",
             *("compare", "leaderboard", "merge", "tables", "verdict"),
         ),
         is_path=True,

@@ -33,11 +33,8 @@ from harness.report import (
     searches,
     trainings,
 )
-<<<<<<< HEAD
 from harness.report.forest import forest
-=======
 from harness.report.html import asset, environment, policy, squeezed
->>>>>>> models
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
 from harness.tables.leaderboard import validation_column
@@ -120,20 +117,9 @@ def _relevance(table: Table) -> tuple[int, int, str]:
 
 def render(report: Report) -> str:
     """The page as text."""
-<<<<<<< HEAD
-    environment = Environment(
-        loader=PackageLoader("harness.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
-    environment.filters["title_of"] = title_of
-=======
     templates = environment()
     templates.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
->>>>>>> models
+    templates.filters["title_of"] = title_of
     blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
     judged = [table.board.judged for table in report.tables if table.board.judged is not None]
     scripts = [squeezed(asset("report.js")), _plotly()]

@@ -74,6 +74,8 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
     """
     searches = [prepare(config, listener) for config in repeated(configs)]
     studies = [one.study for one in searches]
+    for study in studies:
+        study.note_wanted()
     missing = sum(study.unfinished() for study in studies)
     if missing:
         for one in searches:

@@ -14,6 +14,8 @@ from optuna.storages import BaseStorage
 
 Result = TypeVar("Result")
 
+WANTED = "wanted"  # fact of a study: number of trials to end up with
+
 
 class Storage(ABC):
     """What the workers of a study share.
@@ -66,3 +68,9 @@ class Storage(ABC):
 def worker_name() -> str:
     """Of a process, and no other one, on whatever machine."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def worker_place(name: str) -> str:
+    """The host and the process of a worker, for people."""
+    host, _, rest = name.rpartition("-")[0].rpartition("-")
+    return f"{host}, process {rest}" if host else name or "unknown worker"

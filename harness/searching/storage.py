@@ -11,9 +11,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -244,12 +244,18 @@ class Database(Storage):
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()
+        leave = partial(self._execute, WORKERS.delete().where(ours))
         try:
             yield name
-        finally:
+        except BaseException:
             stopped.set()
             thread.join()
-        self.insist(lambda: self._execute(WORKERS.delete().where(ours)))
+            with suppress(*LOST):  # others then wait until its heartbeat is missed
+                leave()
+            raise
+        stopped.set()
+        thread.join()
+        self.insist(leave)
 
     def _show(self, worker: str) -> None:
         """Show that a worker lives; delete the rows of those that were killed long ago."""

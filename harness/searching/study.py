@@ -29,7 +29,7 @@ from harness.searching.samplers import (
     propose,
     spell_space,
 )
-from harness.searching.shared import Storage
+from harness.searching.shared import WANTED, Storage
 from harness.searching.shared_records import shared_records
 from harness.searching.storage import open_storage
 from harness.searching.summary import best_of, is_flat
@@ -130,6 +130,12 @@ class Study:
         # A grid has no more points than it has.
         exhaustible = self.sampler == "grid" or not self.experiment.space
         return min(asked, len(self.plan)) if exhaustible else asked
+
+    def note_wanted(self) -> None:
+        """Keep with the study how many trials are wanted, for those who ask how far it is."""
+        wanted = self.wanted()
+        if self.optuna.user_attrs.get(WANTED) != wanted:
+            self.storage.insist(lambda: self.optuna.set_user_attr(WANTED, wanted))
 
     def _is_flat(self, counted: Sequence[FrozenTrial]) -> bool:
         """Whether more trials are of no use; also as long as finalists do not say."""
