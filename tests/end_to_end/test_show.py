@@ -193,8 +193,9 @@ def test_show_says_if_there_is_nothing(
     assert "no such search here; start it with harness search" in capsys.readouterr().err
 
 
-def test_showing_does_not_wait_for_torch(folder: Path) -> None:
-    command = f"main(['show', 'proxyanchor', '--runs-dir', {str(folder.parents[2])!r}])"
+@pytest.mark.parametrize("name", ["show", "status"])
+def test_showing_does_not_wait_for_torch(folder: Path, name: str) -> None:
+    command = f"main([{name!r}, 'proxyanchor', '--runs-dir', {str(folder.parents[2])!r}])"
     (loaded,) = modules_after(f"from harness.cli import main; {command}")
     assert "torch" not in loaded
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import optuna
@@ -59,6 +60,24 @@ def test_tested_reproductions_are_counted(
     where = ["--runs-dir", config.runs_dir, "--results-dir", str(tmp_path / "results")]
     assert main(["status", *where]) == 0
     assert "2 reproductions tested" in capsys.readouterr().out
+
+
+def test_watching_shows_it_again_until_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(loss="triplet", runs_dir=str(tmp_path))
+    put_study(config, NAME, "no")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    assert main(["status", "--watch", "7", "--runs-dir", str(tmp_path)]) == 130
+    assert pauses == [7, 7]
+    assert capsys.readouterr().out.count("triplet: 2 trials, 1 failed") == 2
 
 
 def test_a_folder_in_which_nothing_was_started_is_an_error(
