@@ -3,9 +3,9 @@
 `search`, `evaluate`, `train`, `sweep`, `compare`, `verdict`, `leaderboard`, `merge`, `embed`,
 `export` and `write_report` do what the commands of these names (`eval`, `report`) do, and return
 what those print or write. Where a command takes settings of `harness.config.RunConfig`, so does the
-function, by name. `judge` returns what `harness verdict --json` prints, as typed data. `load` takes a folder
-that `harness export` wrote. Workers are processes of their own, which never run the script that
-started them.
+function, by name. `judge` returns what `harness verdict --json` prints, as typed data. `load` takes
+a folder that `harness export` wrote. Workers are processes of their own, which never run the script
+that started them.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set, a protocol or a trunk of yours.
