@@ -333,6 +333,14 @@ class RunConfig:
         ),
         is_path=True,
     )
+    log: list[str] = key(
+        list,
+        help="Logger that follows the work: tensorboard, wandb, mlflow, csv, or that of a "
+        "plug-in. Repeat the flag for several.",
+        panel=OUTPUT,
+        commands=TRAIN,
+        metavar="NAME",
+    )
     cache_dir: str = key(
         "~/.cache/metric-harness",
         help="Folder for cached images and features.",
@@ -368,15 +376,20 @@ class RunConfig:
         known = keys()
         if isinstance(values.get("cache"), bool):  # YAML 1.1 reads on and off as booleans
             values = {**values, "cache": "on" if values["cache"] else "off"}
+        if isinstance(values.get("log"), str):
+            values = {**values, "log": values["log"].split(",")}
         for name in values:
             if name not in known:
                 raise unknown("config key", name, known)
         return replace(self, **values)
 
+    def shown(self) -> dict[str, Any]:
+        """All values, without passwords."""
+        return {**asdict(self), "storage": redact(self.storage)}
+
     def to_yaml(self) -> str:
         """All values, without passwords."""
-        values = {**asdict(self), "storage": redact(self.storage)}
-        return yaml.safe_dump(values, sort_keys=False)
+        return yaml.safe_dump(self.shown(), sort_keys=False)
 
 
 class Settings(TypedDict, total=False):
@@ -416,6 +429,7 @@ class Settings(TypedDict, total=False):
     heartbeat: int
     runs_dir: str
     results_dir: str
+    log: list[str]
     cache_dir: str
     stage_to: str
 

@@ -30,6 +30,7 @@ from harness.protocols.splits import GIVEN, ClassSplit, applicable_folds, split_
 from harness.records.layout import dataset_label, repeat_folder, table_path
 from harness.records.records import Identity
 from harness.split_file import label_of, read_split
+from harness.system.progress import Configured
 from harness.system.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -257,6 +258,22 @@ class Experiment(Benchmark):
 
     def identity(self, fingerprint: str) -> Identity:
         return self.identity_of(self.method.name, fingerprint)
+
+    def configured(self, method: str, table: str = "") -> Configured:
+        """The event that tells listeners the settings of a method.
+
+        Args:
+            method: name of its row, as later events have it.
+            table: in the place of the table's own folder.
+        """
+        keys = {name: value for name, value in self.config.shown().items() if name != "loss"}
+        fields = self.protocol.identity().items()
+        return Configured(
+            method=method,
+            table=table or self.table.as_posix(),
+            metric=self.protocol.metric,
+            config={**keys, **{f"protocol.{name}": value for name, value in fields}},
+        )
 
 
 def digest_of(value: Any) -> str:

@@ -40,6 +40,7 @@ LAYERS = (
             "loss_file",
             "imported_features",
             "registry",
+            "event_log",
             "split_file",
             "experiment",
         ),

@@ -55,7 +55,6 @@ BUG = 70  # "internal software error", as sysexits.h has it
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # else brackets in help texts vanish
     context_settings={"help_option_names": ["-h", "--help"]},

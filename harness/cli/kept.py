@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.cli.options import Given, rows_named
+from harness.cli.options import Given, find_file, rows_named
 from harness.config import keys
 from harness.errors import HarnessError, unknown
 from harness.loss_file import is_file
@@ -18,6 +18,7 @@ def find_row(given: Given, method: str, reproduction: int) -> tuple[TestRecord, 
     """The record of one reproduction of a row, and the models that it was made by."""
     from harness.records.rows import label_of, read_rows
 
+    method = find_file(method)
     folder = given.table
     rows = {label_of(row): row for row in read_rows(folder, [])}
     (name,) = rows_named([method], rows)

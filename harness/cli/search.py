@@ -40,7 +40,7 @@ def search(
         for config in configs:
             _print_forecast(forecast(config))
         return
-    with progress(verbose) as listener:
+    with progress(verbose, given.config) as listener:
         from harness.searching.loop import search as run_search
 
         summaries = run_search(configs, listener)

@@ -73,7 +73,7 @@ class _NaiveRow:
         path = record_path(table, self.name, self.digest, self.repetition)
         with FileLock(record_lock(path)):  # of another evaluation, which is done in a moment
             if not path.exists():
-                TestRecord(
+                record = TestRecord(
                     kind="naive",
                     identity=self.identity,
                     params={},
@@ -81,8 +81,11 @@ class _NaiveRow:
                     folds=[],
                     search={},
                     **score(self.embed_test(), self.experiment.protocol.test_metrics or ()),
-                ).write(path)
-                listener(Tested(method=self.name))
+                )
+                record.write(path)
+                listener(self.experiment.configured(self.name))
+                run = f"reproduction-{self.repetition}"
+                listener(Tested(method=self.name, run=run, scores=record.flat_scores))
         add_metrics(path, metrics, self.embed_test)
 
     def embed_test(self) -> TestEmbeddings:

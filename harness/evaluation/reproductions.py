@@ -100,6 +100,8 @@ def evaluate(
             check_writable(experiment.runs)
             check_writable(experiment.results)
         for job in jobs:
+            for title in job.titles:
+                listener(job.opened.experiment.configured(title))
             done, total = job.tested(), len(job.repetitions)
             listener(Begun(method=job.opened.title, done=done, total=total, units="reproductions"))
         for job, _ in tables.values():

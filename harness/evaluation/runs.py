@@ -55,6 +55,12 @@ class ReproductionJob(Job):
     shared: bool = False
 
     @property
+    def titles(self) -> list[str]:
+        """Names of the rows that it makes, for people."""
+        title = self.opened.title
+        return [title, f"{title} ({SINGLE})"] if self.single else [title]
+
+    @property
     def repetitions(self) -> range:
         return range(1, self.opened.experiment.reproductions + 1)
 
@@ -101,15 +107,21 @@ class Reproduction:
 
     @property
     def label(self) -> str:
-        return self.opened.title
+        return self.job.titles[0]
 
     def units(self, experiment: Experiment) -> list[Unit]:
         return units_of(experiment, self.opened.trainval, self.job.params, self.repetition)
+
+    @property
+    def name(self) -> str:
+        """Name of the run, as events have it."""
+        return f"reproduction-{self.repetition}"
 
     def say_model(self, **facts: Any) -> None:
         self.listener(
             ModelEnded(
                 method=self.label,
+                run=self.name,
                 reproduction=self.repetition,
                 reproductions=self.opened.experiment.reproductions,
                 **facts,
@@ -119,7 +131,9 @@ class Reproduction:
     def train(self, unit: Unit, build_trainer: BuildTrainer = Unit.build_trainer) -> None:
         # Where the best step is simply the last, there is no score.
         scored = bool(unit.classes.val) or self.kind == TEST_SELECTED
-        on_validation = tell_validations(self.listener, self.label, self.repetition, scored)
+        on_validation = tell_validations(
+            self.listener, self.label, self.repetition, scored, self.name
+        )
         try:
             record = run_fold(
                 unit, on_validation, keep_weights=True, wait=False, build_trainer=build_trainer
@@ -160,9 +174,12 @@ class Reproduction:
         self.listener(
             Tested(
                 method=self.label,
+                run=self.name,
                 reproduction=self.repetition,
                 reproductions=experiment.reproductions,
                 score=record.scores["concatenated"]["map_at_r"],
+                scores=record.flat_scores,
+                params=self.job.params,
             )
         )
 
@@ -205,7 +222,7 @@ class SingleModel(Reproduction):
 
     @property
     def label(self) -> str:
-        return f"{super().label} ({SINGLE})"
+        return self.job.titles[-1]
 
     def finish(self) -> None:
         folds = finished_folds(self.units(self.opened.experiment))

@@ -33,6 +33,7 @@ def score_finalists(study: Study, units_of: UnitsOf, listener: Listener) -> None
             ended = partial(
                 FinalistScored,
                 method=study.experiment.method.name + study.experiment.seed_note,
+                run=f"finalist-{number}-partition-{partition}",
                 finalist=number,
                 finalists=len(finalists),
                 partition=partition,
@@ -60,7 +61,7 @@ def _score(
 ) -> tuple[float, ...] | None:
     """Train what is missing; None if another worker is at one of the models."""
     about = ended()
-    on_validation = tell_validations(listener, about.method, about.finalist)
+    on_validation = tell_validations(listener, about.method, about.finalist, run=about.run)
     folds = []
     for unit in units:
         try:

@@ -161,6 +161,7 @@ def _bytes(experiment: Experiment) -> tuple[int, int]:
         network = experiment.trunk.build(channels, "none")
     cache = int(images * protocol.resize**2 * ASPECT * channels) if config.cache == "on" else 0
     if protocol.frozen:
+        assert isinstance(network.out_features, int)
         return cache + images * network.out_features * 4, 0
     weights = sum(parameter.numel() for parameter in network.parameters())
     return cache, weights * CHECKPOINT_BYTES

@@ -17,6 +17,7 @@ from harness.records.layout import (
     CONFIG,
     JOURNAL,
     SOURCE,
+    VERSION,
     SearchPlace,
     find_configs,
     find_repeats,
@@ -156,12 +157,24 @@ def find_searches(
 
 
 def _method_names(names: set[str], there: set[str]) -> dict[str, str]:
-    """Full name -> as it was given; the registry, which is slow to load, only if there are any."""
-    if names <= there:
-        return {name: name for name in names}
-    from harness import registry
+    """Full name -> as it was given; the registry, which is slow to load, only if it is needed."""
+    found: dict[str, str] = {}
+    for name in names:
+        searched = {name} & there or _versions(name, there)
+        if not searched:
+            from harness import registry
 
-    return {registry.load_method(name).name: name for name in names}
+            searched = {registry.load_method(name).name}
+        found |= dict.fromkeys(searched, name)
+    return found
+
+
+def _versions(name: str, there: set[str]) -> set[str]:
+    """The searched versions of a user's own loss whose file is not in this folder."""
+    if Path(name).is_file():
+        return set()
+    stem = Path(name).stem if is_file(name) else name
+    return {method for method in there if method.startswith(f"{stem}{VERSION}")}
 
 
 def _of_file(name: str, file: str, methods: Mapping[Path, str]) -> list[Path]:

@@ -79,6 +79,7 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
     missing = sum(study.unfinished() for study in studies)
     if missing:
         for one in searches:
+            listener(one.experiment.configured(one.method))
             done, total = len(one.study.counted()), one.study.wanted()
             listener(Begun(method=one.method, done=done, total=total, units="trials"))
         try:
@@ -199,7 +200,8 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
     """
     study, protocol = one.study, one.experiment.protocol
     started = time.perf_counter()
-    on_validation = tell_validations(listener, one.method, claim.index + 1)
+    run = f"trial-{claim.index + 1}"
+    on_validation = tell_validations(listener, one.method, claim.index + 1, run=run)
 
     def hopeless(folds: list[FoldRecord]) -> bool:
         study.records.send([units[len(folds) - 1].folder / FOLD_RECORD])
@@ -210,6 +212,8 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
         best = study.best()
         return TrialEnded(
             method=one.method,
+            run=run,
+            params=claim.params,
             trial=claim.index + 1,
             trials=study.wanted(),
             metric=protocol.metric,
@@ -233,8 +237,10 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
         raise  # the trial goes back to the search as soon as this worker has ended
     except MachineError as trouble:
         if study.give_back(claim, str(trouble)):
-            place = {"trial": claim.index + 1, "trials": study.wanted()}
-            listener(TrialReturned(method=one.method, reason=str(trouble), **place))
+            trial, trials = claim.index + 1, study.wanted()
+            listener(
+                TrialReturned(method=one.method, trial=trial, trials=trials, reason=str(trouble))
+            )
         else:
             listener(ended(reason=f"{trouble}, twice"))
         if isinstance(trouble, DeviceLost):

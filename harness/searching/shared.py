@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 from abc import ABC, abstractmethod
@@ -72,5 +73,5 @@ def worker_name() -> str:
 
 def worker_place(name: str) -> str:
     """The host and the process of a worker, for people."""
-    host, _, rest = name.rpartition("-")[0].rpartition("-")
-    return f"{host}, process {rest}" if host else name or "unknown worker"
+    found = re.match(r"(.+)-(\d+)-[0-9a-f]+", name)
+    return f"{found[1]}, process {found[2]}" if found else name or "unknown worker"

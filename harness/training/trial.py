@@ -104,7 +104,8 @@ def train(
     choose_device(config.device)  # refused before images are opened
     trainval = open_part(experiment, "trainval", listener)
     units = trial_units(experiment, trainval, experiment.published_params)[:count]
-    on_validation = tell_validations(listener, experiment.method.name)
+    listener(experiment.configured(experiment.method.name))
+    on_validation = tell_validations(listener, experiment.method.name, run="training")
     try:
         records = run_trial(
             units, on_validation, keep_weights=keep_weights, build_trainer=build_trainer

@@ -11,22 +11,11 @@ import pytest
 from conftest import FOLDER
 from processes import Command
 from sqlalchemy import create_engine, text
+from telling_loss import SAYS, write_telling
 
 from harness.system.stopping import TERMINATED
 
-# A loss that says when it trains. The next validation is hours away.
-TELLING = """
-import sys
-from optuna.distributions import FloatDistribution
-from pytorch_metric_learning.losses import TripletMarginLoss
-
-SPACE = {"margin": FloatDistribution(0, 1)}
-
-class Telling(TripletMarginLoss):
-    def compute_loss(self, *batch):
-        sys.stderr.write("a step\\n")
-        return super().compute_loss(*batch)
-"""
+# The next validation is hours away.
 HOURS = re.sub(r"(max_steps|validate_every)=\d", r"\1=1000000", FOLDER)
 
 
@@ -36,8 +25,7 @@ def test_a_search_that_is_stopped_saves_its_work_and_returns_its_trials(
     workers: str, reaches: str, tmp_path: Path, image_folder: Path, postgres: str
 ) -> None:
     """Slurm sends the signal to all processes, Kubernetes to the first one alone."""
-    telling = tmp_path / "telling.py"
-    telling.write_text(TELLING)
+    telling = write_telling(tmp_path)
     where = ["--runs-dir", str(tmp_path / "runs"), "--storage", postgres]
     process = Command(
         *("search", "--loss", str(telling), "--device", "cpu", "--workers", workers, *where),
@@ -47,9 +35,9 @@ def test_a_search_that_is_stopped_saves_its_work_and_returns_its_trials(
     )
     folds = "**/folds/*/config.yaml"
     while len(list(tmp_path.glob(folds))) < int(workers):
-        process.read_until("a step")
+        process.read_until(SAYS)
     for _ in range(200):  # by now each of them trains
-        process.read_until("a step")
+        process.read_until(SAYS)
     if reaches == "all":
         process.signal(signal.SIGTERM)
     else:

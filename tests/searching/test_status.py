@@ -61,6 +61,24 @@ def test_tested_reproductions_are_counted(
     assert "2 reproductions tested" in capsys.readouterr().out
 
 
+def test_watching_shows_it_again_until_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(loss="triplet", runs_dir=str(tmp_path))
+    put_study(config, NAME, "no")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.cli.status.time.sleep", pause)
+    assert main(["status", "--watch", "7", "--runs-dir", str(tmp_path)]) == 130
+    assert pauses == [7, 7]
+    assert capsys.readouterr().out.count("triplet: 2 trials, 1 failed") == 2
+
+
 def test_a_folder_in_which_nothing_was_started_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

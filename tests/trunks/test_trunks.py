@@ -27,6 +27,7 @@ from harness.experiment import Experiment
 from harness.model import build as models
 from harness.model.network import PooledTrunk
 from harness.searching.loop import search
+from harness.testing import check_trunk
 from harness.training.fold import run_fold
 from harness.trunks import weights as weights_module
 from harness.trunks.bninception import BNInception
@@ -83,20 +84,12 @@ def save_weights(network: nn.Module, path: Path, **more: Tensor) -> Path:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OF_TIMM])
-def test_every_trunk_gives_a_map_of_features_on_the_device_of_its_images(name: str) -> None:
+def test_every_trunk_keeps_its_contract(name: str) -> None:
     trunk = registry.load_trunk(name)
     assert trunk.name == name
-    network = trunk.build(trunk.channels or 1, "none").train()
-    images, normalize = pixels(trunk), trunk.normalize
-    with torch.device("meta"):  # a tensor created without device= would not mix
-        features = network(normalize(images))
-    assert features.device.type == "cpu"
-    assert network.out_features == FEATURES.get(name, network.out_features)
-    assert features.shape[:2] == (2, network.out_features)
-    assert features.dim() == 4
-    features.square().mean().backward()
-    first = next(network.parameters())
-    assert first.grad is not None and first.grad.abs().sum() > 0
+    check_trunk(trunk)
+    if name in FEATURES:
+        assert trunk.build(trunk.channels or 1, "none").out_features == FEATURES[name]
 
 
 # What (0, 127, 255) becomes in the three channels, worked by hand.
