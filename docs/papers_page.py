@@ -25,6 +25,7 @@ SHORT = {
     "ccp": "CCP",
     "drml": "DRML",
     "proxynca++": "ProxyNCA++",
+    "hier": "HIER",
 }
 
 

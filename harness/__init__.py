@@ -1,11 +1,11 @@
 """Fair comparison of deep metric learning losses, in the manner of the reality check.
 
-`search`, `evaluate`, `train`, `sweep`, `compare`, `verdict`, `leaderboard`, `merge`, `embed` and
-`write_report` do what the commands of these names (`eval`, `report`) do, and return what those
-print or write. Where a command takes settings of `harness.config.RunConfig`, so does the function,
-by name. `judge` returns what `harness verdict --json` prints, as typed data. `load` takes a folder
-that `harness export` wrote. Workers are processes of their own, which never run the script that
-started them.
+`search`, `evaluate`, `train`, `sweep`, `compare`, `verdict`, `leaderboard`, `merge`, `embed`,
+`export` and `write_report` do what the commands of these names (`eval`, `report`) do, and return
+what those print or write. Where a command takes settings of `harness.config.RunConfig`, so does the
+function, by name. `judge` returns what `harness verdict --json` prints, as typed data. `load` takes
+a folder that `harness export` wrote. Workers are processes of their own, which never run the script
+that started them.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
 `harness.testing` checks a loss, a data set, a protocol or a trunk of yours.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from harness.config import Settings
+    from harness.exported.export import Exported
     from harness.exported.model import ExportedModel
     from harness.judgement.judged import JudgedPair, Judgement
     from harness.records.merge import Merged
@@ -40,8 +41,8 @@ if not Path(__file__).with_name("losses").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
 __all__ = [
-    *("compare", "embed", "evaluate", "judge", "leaderboard", "load", "merge", "search", "sweep"),
-    *("train", "verdict", "write_report"),
+    *("compare", "embed", "evaluate", "export", "judge", "leaderboard", "load", "merge", "search"),
+    *("sweep", "train", "verdict", "write_report"),
 ]
 
 
@@ -324,6 +325,39 @@ def embed(
 
     _, kept = find_row(Given([], {**settings}), method, reproduction)
     return test_arrays(kept)
+
+
+def export(
+    method: str,
+    output: str | Path,
+    *,
+    formats: Sequence[str] = (),
+    reproduction: int = 1,
+    **settings: Unpack[Settings],
+) -> Exported:
+    """Write the models of a row to a new folder, which `load` reads on any machine.
+
+    Needs the models that `evaluate` left in `runs_dir`.
+
+    Args:
+        method: row of a table.
+        output: folder to make.
+        formats: more than the weights: "onnx" or "torch".
+        reproduction, settings: as in `embed`.
+
+    >>> harness.export("proxyanchor", "proxyanchor-glyphs", dataset="glyphs").differences
+    """
+    from harness.cli.kept import find_row
+    from harness.cli.options import Given
+    from harness.errors import unknown
+    from harness.exported.export import export
+    from harness.exported.formats import FORMATS
+
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown("format", name, FORMATS)
+    record, kept = find_row(Given([], {**settings}), method, reproduction)
+    return export(kept, record, Path(output), formats)
 
 
 def leaderboard(

@@ -66,7 +66,7 @@ def test_a_notebook_shows_a_search_in_percent(folder_config: RunConfig) -> None:
     assert f"{summary.best_score:.2%}" in shown and "loss_lr" in shown
 
 
-def test_embed_returns_what_the_command_writes(folder_config: RunConfig, tmp_path: Path) -> None:
+def test_models_of_a_row_embed_and_are_exported(folder_config: RunConfig, tmp_path: Path) -> None:
     settings = {**folder_config.shown(), "trials": 1, "reproductions": 1}
     harness.search(**settings)
     del settings["preset"]
@@ -76,3 +76,8 @@ def test_embed_returns_what_the_command_writes(folder_config: RunConfig, tmp_pat
     images, size = arrays["concatenated"].shape
     assert arrays["separated"].shape == (4, images, size // 4)
     assert len(arrays["labels"]) == len(arrays["files"]) == images
+    exported = harness.export(loss, tmp_path / "model", **settings)
+    assert max(exported.differences.values()) < 1e-5
+    assert harness.load(tmp_path / "model").size == size
+    with pytest.raises(HarnessError, match="no format named 'onx'"):
+        harness.export(loss, tmp_path / "other", formats=["onx"], **settings)

@@ -48,6 +48,7 @@ def config(tmp_path: Path, **values: Any) -> RunConfig:
     return RunConfig(loss="proxyanchor", dataset="mine", **{**where, **values})
 
 
+@pytest.mark.slow
 def test_a_search_and_an_evaluation_on_imported_features(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

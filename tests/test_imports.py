@@ -184,7 +184,7 @@ def test_a_public_function_can_be_called_again(
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         with pytest.raises(HarnessError):
-            getattr(harness, name)("no-such-loss")
+            getattr(harness, name)("no-such-loss", *(["folder"] if name == "export" else []))
         assert inspect.isfunction(getattr(harness, name))
 
 

@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.evaluation.naive import evaluate_naive
 from harness.evaluation.runs import ReproductionJob
-from harness.evaluation.work import exchange, one_machine, work
+from harness.evaluation.work import exchange, one_machine, records_of, work
 from harness.experiment import Experiment, build_experiment, check_tested
 from harness.loss_file import check_unchanged
 from harness.losses.method import Space
@@ -83,7 +83,8 @@ def evaluate(
         )
         for job in jobs
     ]
-    tables = {job.opened.experiment.results: job for job in jobs}
+    shared = [(job, records_of(job)) for job in jobs]
+    tables = {job.opened.experiment.results: (job, records) for job, records in shared}
 
     def heard(event: Event) -> None:
         if isinstance(event, ModelEnded) and event.reason:
@@ -92,8 +93,8 @@ def evaluate(
                 problems.append(problem)
         listener(event)
 
-    for job in jobs:
-        exchange(job)
+    for job, records in shared:
+        exchange(job, records)
     if not all(job.finished() for job in jobs):
         for experiment in experiments:  # before anything is trained that could not be kept
             check_writable(experiment.runs)
@@ -103,18 +104,18 @@ def evaluate(
                 listener(job.opened.experiment.configured(title))
             done, total = job.tested(), len(job.repetitions)
             listener(Begun(method=job.opened.title, done=done, total=total, units="reproductions"))
-        for job in tables.values():
+        for job, _ in tables.values():
             # Once, with all cores, not in each worker.
             open_part(job.opened.experiment, "test", listener)
         models = sum(len(one.split.folds) * one.reproductions for one in experiments)
         run_jobs(work, jobs, models, heard)
-        for job in jobs:
-            exchange(job)
-    for job in tables.values():
+        for job, records in shared:
+            exchange(job, records)
+    for table, (job, records) in tables.items():
         first = _of_first_search(job.opened.experiment)
-        with one_machine(job, "no training"):
+        with one_machine(table, "no training", records):
             evaluate_naive(first, job.opened.trainval, listener, job.metrics)
-        note_test_classes(job.opened.experiment.results, **_test_classes(job.opened))
+        note_test_classes(table, **_test_classes(job.opened))
     return Evaluated(list(tables), problems, unnamed)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from harness.errors import DeviceLost, HarnessError
 from harness.evaluation.replay import Replay
@@ -45,26 +46,31 @@ def work(jobs: Iterable[ReproductionJob], listener: Listener) -> None:
         waiting = [share for share in waiting if not share.work()]
 
 
-def exchange(job: ReproductionJob) -> None:
+def records_of(job: ReproductionJob) -> SharedRecords | None:
+    """What a job shares with other machines; None if it shares nothing."""
+    experiment = job.opened.experiment
+    return shared_records(experiment, storage_of(experiment)) if job.shared else None
+
+
+def exchange(job: ReproductionJob, records: SharedRecords | None) -> None:
     """Send the records of a job that are here, and fetch those of its table."""
-    if job.shared:
-        records = _records_of(job)
+    if records is not None:
         for repetition in job.repetitions:
             _send(job, repetition, records)
+        records.send_openings(job.opened.experiment.results)
         records.fetch_table(job.opened.experiment.results)
 
 
 @contextmanager
-def one_machine(job: ReproductionJob, work: str) -> Iterator[None]:
+def one_machine(table: Path, work: str, records: SharedRecords | None) -> Iterator[None]:
     """A block for one machine at a time, which has the records that earlier ones made in it.
 
     Args:
-        work: names the block among those of the job's table.
+        work: names the block among those of the table.
     """
-    if not job.shared:
+    if records is None:
         yield
         return
-    table, records = job.opened.experiment.results, _records_of(job)
     with records.storage.joined():
         while not records.lease(table / work):
             time.sleep(WAIT)
@@ -90,11 +96,11 @@ class _Share:
 
     def work(self) -> bool:
         """Do what nobody does; False if other machines are still at some of it."""
-        if not self.job.shared:
+        records = records_of(self.job)
+        if records is None:
             for repetition in self.job.repetitions:
                 self._finish(repetition)
             return True
-        records = _records_of(self.job)
         records.fetch_table(self.job.opened.experiment.results)
         with records.storage.joined():
             return all([self._is_done(repetition, records) for repetition in self.job.repetitions])
@@ -111,9 +117,11 @@ class _Share:
         if not job.has_finished(repetition):
             if path.exists():  # one more model is trained for as long as those were
                 records.fetch(fold_records_of(job.units(repetition)))
-            if not self._finish(repetition):
-                records.release(path)
+            failed = not self._finish(repetition)
             _send(job, repetition, records)
+            records.send_openings(job.opened.experiment.results)
+            if failed or job.has_finished(repetition):  # else a worker beside this one is at it
+                records.release(path)
         return True
 
     def _finish(self, repetition: int) -> bool:
@@ -137,15 +145,9 @@ class _Share:
         return not failed
 
 
-def _records_of(job: ReproductionJob) -> SharedRecords:
-    experiment = job.opened.experiment
-    return shared_records(experiment, storage_of(experiment))
-
-
 def _send(job: ReproductionJob, repetition: int, records: SharedRecords) -> None:
     """Copy all records of a repetition: of its tests, of metrics, and of its models."""
     tests = job.record_paths(repetition)[0]
     records.send(tests.parent.glob(f"{tests.stem}.*"))
     if tests.exists():
         records.send(fold_records_of(job.units(repetition)))
-    records.send_openings(job.opened.experiment.results)

@@ -46,11 +46,13 @@ def score_finalists(study: Study, units_of: UnitsOf, listener: Listener) -> None
                 scores = _score(units, ended, listener)
             except TrainingFailed as failure:
                 tell(reason=str(failure))
+                study.records.release(work)
                 listener(ended(reason=str(failure)))
             else:
                 study.records.send(records_of(units))
                 if scores is not None:
                     tell(scores=scores)
+                    study.records.release(work)
                     listener(ended(score=float(np.mean(scores))))
 
 

@@ -98,7 +98,9 @@ class SharedRecords:
     def send(self, paths: Iterable[Path]) -> None:
         """Copy those of some files that exist. A copy that is there already stays as it is."""
         if self.are_shared:
-            self._add({self._name(path): path.read_text() for path in paths if path.is_file()})
+            found = {self._name(path): path for path in paths if path.is_file()}
+            missing = found.keys() - self._copies(found).keys()
+            self._add({name: found[name].read_text(encoding="utf-8") for name in missing})
 
     def fetch(self, paths: Iterable[Path]) -> None:
         """Bring those of some files that are copied and do not exist here."""
@@ -110,8 +112,9 @@ class SharedRecords:
     def send_openings(self, table: Path) -> None:
         """Copy the ledger of a table."""
         if self.are_shared:
-            lines = [json.dumps(x, sort_keys=True) for x in read_ledger(table / LEDGER, [])]
-            self._add({self._name_of_opening(table, line): line for line in lines})
+            lines = self._openings(table)
+            known = self._names(f"{self._name(table / LEDGER)}#")
+            self._add({name: lines[name] for name in lines.keys() - known})
 
     def fetch_table(self, table: Path) -> None:
         """Bring the records of a table, and the openings that its ledger lacks."""
@@ -120,12 +123,9 @@ class SharedRecords:
         start = f"{self._name(table)}/"
         names = [name.removeprefix(start) for name in self._names(start)]
         self.fetch(table / name for name in names if _RECORD.fullmatch(name))
-        here = {
-            self._name_of_opening(table, json.dumps(opening, sort_keys=True))
-            for opening in read_ledger(table / LEDGER, [])
-        }
         openings = {start + name for name in names if _OPENING.fullmatch(name)}
-        add_openings(table, [_opening(line) for line in self._copies(openings - here).values()])
+        missing = self._copies(openings - self._openings(table).keys())
+        add_openings(table, [_opening(line) for line in missing.values()])
 
     def lease(self, work: Path) -> bool:
         """Whether workers in this folder may do some work, because no other machine does it.
@@ -153,8 +153,12 @@ class SharedRecords:
         kind, root = max(above.items(), key=lambda item: len(item[1].parts))
         return f"{kind}/{path.relative_to(root).as_posix()}"
 
-    def _name_of_opening(self, table: Path, line: str) -> str:
-        return f"{self._name(table / LEDGER)}#{hashlib.sha256(line.encode()).hexdigest()[:24]}"
+    def _openings(self, table: Path) -> dict[str, str]:
+        """Name -> line, of the ledger that is here."""
+        lines = [json.dumps(entry, sort_keys=True) for entry in read_ledger(table / LEDGER, [])]
+        digests = [hashlib.sha256(line.encode()).hexdigest()[:24] for line in lines]
+        ledger = self._name(table / LEDGER)
+        return {f"{ledger}#{digest}": line for digest, line in zip(digests, lines, strict=True)}
 
     def _names(self, start: str) -> list[str]:
         """The copies whose names begin like this."""
@@ -172,11 +176,7 @@ class SharedRecords:
         return found
 
     def _add(self, contents: Mapping[str, str]) -> None:
-        if not contents:
-            return
-        query = sqlalchemy.select(COPIES.c.path).where(COPIES.c.path.in_(list(contents)))
-        known = {path for (path,) in self._rows(query)}
-        for name in sorted(contents.keys() - known):
+        for name in sorted(contents):
             try:
                 self._run(COPIES.insert().values(path=name, content=contents[name]))
             except exc.IntegrityError:  # another worker has just copied it

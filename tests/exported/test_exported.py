@@ -28,6 +28,8 @@ from harness.exported.images import find_images, list_paths, open_listing
 FROZEN = "frozen+batch_size=8+crop=12+embedding_size=8+max_steps=4+resize=16+validate_every=2"
 METHODS = ("proxyanchor", "drml-pa")
 
+pytestmark = pytest.mark.slow  # for the models, which two searches make
+
 
 def exported(root: Path, method: str, protocol: str, *more: str) -> Path:
     """An export, made by command line, and the embeddings of `harness embed METHOD` beside it."""

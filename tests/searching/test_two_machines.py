@@ -24,7 +24,7 @@ from harness.records.ledger import read_ledger
 from harness.records.records import TestRecord
 
 PAIRS = FOLDER.replace("mlrc+", "mlrc-pairs+") + "+finalists=2+rotations=1"
-TRIALS, REPRODUCTIONS = 6, 3
+TRIALS, REPRODUCTIONS = 4, 2
 LONGEST = 240.0  # seconds
 
 
@@ -120,6 +120,9 @@ def test_two_machines_share_a_search_and_its_evaluation(
     assert not fresh.root.exists()
     assert main(fresh.eval(*stored)) == 0
     assert not fresh.trained() and fresh.scores() == alone.scores()
+    # Weights do not travel, and without them nothing more can be measured.
+    assert main(fresh.eval(*stored, "--metrics", "nmi")) == 2
+    assert "if another machine trained them, repeat the command there" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -149,9 +149,9 @@ def test_every_preset_protocol_and_figure_of_a_paper_is_told() -> None:
     }
     assert of_papers - {one.protocol for one in runs} == {"mlrc-pairs"}
     assert sorted(name for name, _ in COMPARED) == sorted(FIGURES)
-    assert {
-        name: {FIGURES[f].paper for f in paper.figures} - {name} for name, paper in PAPERS.items()
-    } == {name: set() for name in TITLES}
+    assert set(TITLES) <= set(PAPERS)  # of the others there are no published numbers yet
+    for name, paper in PAPERS.items():
+        assert {FIGURES[figure].paper for figure in paper.figures} <= {name}
 
 
 def test_sources_that_disagree_have_a_decision_and_so_has_silence() -> None:
