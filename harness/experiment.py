@@ -19,6 +19,7 @@ import numpy as np
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError, convert_value_errors, unknown
+from harness.loss_file import is_file
 from harness.losses.method import Method, Preset, Space, cast_to
 from harness.metrics.names import check_metrics, check_selection_metric
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol
@@ -197,6 +198,11 @@ class Experiment(Benchmark):
     def name(self) -> str:
         """Name of its study: protocol / data set - trunk / method, and the seed of a repeat."""
         return self.runs.relative_to(self.config.runs_dir).as_posix()
+
+    @property
+    def loss_file(self) -> str:
+        """Path of the user's file that defines the method; empty if it is registered."""
+        return self.config.loss if is_file(self.config.loss) else ""
 
     @property
     def seed_note(self) -> str:

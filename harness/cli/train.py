@@ -36,8 +36,11 @@ def train(
 
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
-    from harness.evaluation.geometry import class_geometry
+    from harness.data.neutral import run_neutral
+    from harness.evaluation.geometry import geometry_of_model
     from harness.evaluation.naive import validate_naive
+    from harness.training.jobs import run_apart
+    from harness.training.opened import OpenedExperiment
     from harness.training.trial import mean_score, train
 
     with progress(verbose=True) as listener:
@@ -52,10 +55,11 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
         facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())
         say(f"  fold {fold.fold + 1}: validation {metric} {fold.best_score:.4f} {where}{facts}")
         if naive:
-            score, size = validate_naive(experiment, fold.fold)
+            score, size = run_neutral(validate_naive, experiment, fold.fold)
             say(f"    before training, PCA to {size}: {score:.4f}")
         if geometry:
-            for part, values in class_geometry(unit).items():
+            opened = OpenedExperiment(experiment, unit.trainval)
+            for part, values in run_apart(geometry_of_model, opened, fold.fold).items():
                 radius, distance = values["covering_radius"], values["class_distance"]
                 say(f"    {part} classes: covering radius {radius:.4f}, distance {distance:.4f}")
     say(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")

@@ -22,8 +22,10 @@ from harness.records.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_pa
 from harness.records.records import TEST_SELECTED, FoldRecord, TestRecord
 from harness.searching.found import find_searches
 from harness.system.device import cpu_threads
+from harness.system.progress import Listener
 from harness.system.trouble import trouble_in
 from harness.training.embed import concatenate, embed_with
+from harness.training.jobs import run_apart
 from harness.training.opened import SELECT, OpenedExperiment, open_experiment
 from harness.training.replay import replayed
 from harness.training.trial import units_of
@@ -82,15 +84,20 @@ class KeptModels:
     """The fold models of one reproduction of a row."""
 
     opened: OpenedExperiment
-    units: list[Unit]
+    record: TestRecord
 
     @property
     def experiment(self) -> Experiment:
         return self.opened.experiment
 
     def embed(self) -> TestEmbeddings:
-        with cpu_threads(self.experiment.protocol.threads):
-            return embed_test(self.opened, self.units)
+        return run_apart(_embed, self.opened, self.record)
+
+
+def _embed(opened: OpenedExperiment, record: TestRecord, listener: Listener) -> TestEmbeddings:
+    del listener  # it is over before anybody asks
+    with cpu_threads(opened.experiment.protocol.threads):
+        return embed_test(opened, _units(opened, record)).on_host()
 
 
 def find_kept(
@@ -122,7 +129,7 @@ def find_kept(
             f"{len(units)} models are gone from {experiment.runs}; with its record moved away, "
             f"harness eval --loss {config.loss}{preset} trains them again"
         )
-    return KeptModels(opened, units)
+    return KeptModels(opened, record)
 
 
 def _searched(

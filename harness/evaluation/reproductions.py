@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.data.neutral import run_neutral
 from harness.data.sources import open_part
 from harness.errors import DeviceLost, HarnessError
 from harness.evaluation.fixed import fixed_jobs
@@ -100,7 +101,8 @@ def evaluate(
         run_jobs(work, jobs, models, heard)
     for job in tables.values():
         first = _of_first_search(job.opened.experiment)
-        evaluate_naive(first, job.opened.trainval, listener, job.metrics)
+        fingerprint = job.opened.trainval.fingerprint
+        run_neutral(evaluate_naive, first, fingerprint, job.metrics, listener=listener)
         note_test_classes(job.opened.experiment.results, **_test_classes(job.opened))
     return Evaluated(list(tables), problems, unnamed)
 
