@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from harness.loss_file import check_unchanged
 from harness.losses.method import Space
 from harness.model.build import check_trunk
 from harness.records.classes import note_test_classes
+from harness.records.provenance import spell_differing
 from harness.records.records import SearchFacts, rounded
 from harness.searching.found import FILTERS, find_searches
 from harness.searching.samplers import ends_of, grid_size
@@ -33,6 +35,8 @@ from harness.system.progress import Begun, Event, Listener, ModelEnded, ignore
 from harness.system.trouble import forgiving
 from harness.training.jobs import run_jobs
 from harness.training.opened import OpenedExperiment, open_experiment
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,12 @@ def _find_jobs(
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
+        if summary.versions:
+            logger.warning(
+                "the trials of %s were trained with different versions, which may change scores: "
+                "%s",
+                *(opened.title, spell_differing(summary.versions)),
+            )
         facts = _facts(experiment, summary, space, found.repeats)
         yield ReproductionJob(opened, summary.best_params, facts)
 
@@ -198,6 +208,7 @@ def _facts(
             "reproductions": _share(experiment.protocol.reproductions, searches),
         },
         **({} if summary.selection is None else {"selection": summary.selection}),
+        **({"versions": summary.versions} if summary.versions else {}),
     }
 
 
