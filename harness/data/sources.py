@@ -5,16 +5,21 @@ Trainval and test are stored apart, so that a search never opens a test image.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import torch
+
+from harness.data.arrays import load_array
 from harness.data.batches import Source
 from harness.data.crops import CropSettings, Images
 from harness.data.features import Encode, Features, open_features
 from harness.data.image_cache import ImageFiles, ImageStore, open_store, store_key
 from harness.data.loading import Loader, image_loader
 from harness.data.neutral import run_neutral
-from harness.errors import HarnessError
+from harness.errors import HarnessError, convert_value_errors
 from harness.experiment import Benchmark, digest_of
 from harness.model.build import build_trunk
 from harness.system.device import device_count
@@ -33,6 +38,8 @@ def open_part(benchmark: Benchmark, part: str, listener: Listener = ignore) -> S
 
 def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Images:
     """The pixels of a part, decoded now if they are not in the cache."""
+    if benchmark.listing.features is not None:
+        raise HarnessError(f"data set '{benchmark.dataset_label}' has features and no images")
     protocol, config = benchmark.protocol, benchmark.config
     listed = benchmark.listed(part)
     store = open_store(
@@ -44,6 +51,7 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
         decoded=config.cache == "on",
         depends_on=protocol.cache_key("images"),
         on_progress=_progress_events("decoding", benchmark, listener),
+        stage=benchmark.stage,
     )
     _check_classes(benchmark, part, store)
     crops = CropSettings(
@@ -65,6 +73,8 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
 
 def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Features:
     """What the trunk makes of a part before any training, computed now if it is not cached."""
+    if benchmark.listing.features is not None:
+        return _open_given(benchmark, benchmark.listed(part))
 
     def build_encoder() -> tuple[Encode, Loader]:
         device = benchmark.device
@@ -76,6 +86,7 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
         lambda: open_images(benchmark, part, listener),
         build_encoder,
         _progress_events("encoding", benchmark, listener),
+        benchmark.stage,
     )
 
 
@@ -92,6 +103,28 @@ def _features_folder(benchmark: Benchmark, part: str) -> Path:
     return benchmark.cache / f"features-{digest_of(key)}"
 
 
+def _open_given(benchmark: Benchmark, listed: list[int]) -> Features:
+    """The rows of a part of features that were computed elsewhere, apart from all others."""
+    listing = benchmark.listing
+
+    def read() -> Features:
+        given = benchmark.trunk.own_weights
+        assert given is not None
+        with convert_value_errors():
+            values = load_array(given.find(), np.float32)[listed]
+        digest = hashlib.sha256()
+        for index, row in zip(listed, values, strict=True):
+            digest.update(f"{listing.names[index]}\0{listing.labels[index]}\0".encode())
+            digest.update(row.tobytes())
+        return Features(digest.hexdigest()[:24], listed, values)
+
+    return open_features(
+        benchmark.cache / f"features-{store_key(listing, listed, {})}",
+        read,
+        lambda: (lambda features: features, Loader(torch.device("cpu"))),
+    )
+
+
 def _must_be_apart(benchmark: Benchmark) -> bool:
     """Whether what all methods share is not to be computed in this process."""
     if not wants_own_processes():
@@ -103,8 +136,13 @@ def _must_be_apart(benchmark: Benchmark) -> bool:
 
 def _is_cached(benchmark: Benchmark, part: str) -> bool:
     protocol, decoded = benchmark.protocol, benchmark.config.cache == "on"
+    if benchmark.listing.features is not None:
+        return True  # they were given
     if protocol.frozen:
-        return _features_folder(benchmark, part).exists()
+        folder = _features_folder(benchmark, part)
+        return folder.exists() or (
+            benchmark.stage is not None and (benchmark.stage / folder.name).exists()
+        )
     settings, listed = protocol.cache_key("images"), benchmark.listed(part)
     return (benchmark.cache / store_key(benchmark.listing, listed, settings, decoded)).exists()
 

@@ -20,6 +20,7 @@ from harness.system.files import naming_disk_trouble
 from harness.system.heartbeat import Heartbeat, beat, use
 from harness.system.process_state import belong_to
 from harness.system.progress import Event, Idle, Listener
+from harness.system.stopping import TERMINATED, Terminated, hear_sigterm
 from harness.system.trouble import naming_trouble
 from harness.system.watching import DUMP_SIGNAL
 
@@ -151,6 +152,7 @@ def work(assignment: Assignment, connection: Connection) -> None:
         if isinstance(event, Idle) and assignment.may_move_on:
             raise _MovingOn
 
+    hear_sigterm()
     try:
         with naming_disk_trouble(), naming_trouble():
             result = assignment.target(turn.job, _own_card(assignment.device), tell)
@@ -159,6 +161,8 @@ def work(assignment: Assignment, connection: Connection) -> None:
         pipe.send(error)
     except _MovingOn:
         pipe.send(Moved())
+    except Terminated:
+        raise SystemExit(TERMINATED) from None
     except KeyboardInterrupt:
         if not heartbeat.stop.value:  # else the parent was interrupted, and says so
             pipe.send(HarnessError(f"{turn.name} interrupts its own process"))

@@ -31,6 +31,7 @@ from harness.system.files import naming_disk_trouble
 from harness.system.heartbeat import make_heartbeat
 from harness.system.process_state import is_own_process, wants_own_processes
 from harness.system.progress import Event, Listener, Stopping
+from harness.system.stopping import GRACE_SECONDS, TERMINATED, Terminated
 from harness.system.trouble import naming_trouble
 from harness.system.watching import POLL, Limits, Watch
 from harness.system.worker_process import (
@@ -113,7 +114,7 @@ def run_workers(
     A process that loses its device or exceeds a limit is followed by a new one, which finds the
     rest of its work. An error ends neither other workers nor later turns; the first one is raised
     at the end. After Ctrl-C they stop when they next report something; after another one, at
-    once.
+    once. After SIGTERM they stop after the next step.
     """
     turns = list(turns)
     if count == 1 and _does_without():
@@ -201,9 +202,15 @@ class _Crew:
                         self._begin_next(slot, deque(self.turns))
                     while self.workers:
                         self._listen()
-            except BaseException:
+            except Terminated:  # workers save their work
                 for worker in self.workers.values():
                     worker.process.terminate()
+                for worker in self.workers.values():
+                    worker.process.join(2 * GRACE_SECONDS)
+                raise
+            except BaseException:
+                for worker in self.workers.values():
+                    worker.process.kill()
                 raise
             finally:
                 for worker in self.workers.values():
@@ -330,7 +337,9 @@ class _Crew:
         _join(worker.process)
         code = worker.process.exitcode or 0
         if not self.stop.value:
-            if code >= 0:  # no signal: its own code has ended it
+            if code == TERMINATED:  # by somebody else: what follows goes on from what it saved
+                self._note_error(worker, WorkerLost(_killed(worker, code)))
+            elif code >= 0:  # no signal: its own code has ended it
                 self._charge(worker, f"it ended with exit code {code}, as by os._exit")
             else:
                 self._note_error(worker, WorkerLost(_killed(worker, code)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from harness.data.batches import Source
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
+from harness.records.layout import FOLD_RECORD
 from harness.records.records import FoldRecord
 from harness.system.device import choose_device
 from harness.system.progress import Listener, ignore
@@ -59,6 +61,16 @@ def trial_units(
     ]
 
 
+def fold_records_of(units: Sequence[Unit]) -> list[Path]:
+    """Where the records of some models are."""
+    return [unit.folder / FOLD_RECORD for unit in units]
+
+
+def records_of(units: Sequence[Unit]) -> list[Path]:
+    """Where the records of the models of a trial are, and that of the trial."""
+    return [units[0].trial_path, *fold_records_of(units)]
+
+
 def run_trial(
     units: Sequence[Unit],
     on_validation: OnValidation = ignore_validation,
@@ -92,6 +104,7 @@ def train(
     check_method(experiment)
     choose_device(config.device)  # refused before images are opened
     opened = open_experiment(experiment, listener)
+    listener(experiment.configured(experiment.method.name))
     how = count, keep_weights, build_trainer
     records = run_apart(_train, opened, *how, listener=listener)
     return published_units(opened, count), records
@@ -110,7 +123,7 @@ def _train(
     build_trainer: BuildTrainer,
     listener: Listener,
 ) -> list[FoldRecord]:
-    on_validation = tell_validations(listener, opened.method)
+    on_validation = tell_validations(listener, opened.method, run="training")
     units = published_units(opened, count)
     try:
         return run_trial(
