@@ -41,6 +41,7 @@ from harness.system.device import choose_device, cpu_threads
 from harness.system.precision import WHILE_TRAINING, training_precision
 from harness.system.progress import Listener, Prepared
 from harness.system.repeating import repeating
+from harness.system.worker_process import Turn
 from harness.system.workers import cores, run_workers
 from harness.training.pieces import backward_by_pieces
 from harness.training.trainer import Trainer
@@ -189,7 +190,7 @@ def shared(size: Size) -> list[str]:
         def heard(event: Any, rates: list[int] = rates) -> None:
             rates.append(event.done)
 
-        run_workers(train_some, size, torch.device(device), count, 1, heard, apart=True)
+        run_workers(train_some, [Turn(title, size)], torch.device(device), count, 1, heard)
         lines.append(f"| {title} | {sum(rates)} |")
         print(lines[-1], flush=True)
     return lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -88,7 +89,11 @@ def key(default: Any, **facts: Any) -> Any:
     return field(default=default, metadata={"key": about})
 
 
+# Keys of folders that are made if they are not there.
+FOLDERS = ("runs_dir", "results_dir", "cache_dir")
+
 Count = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -260,6 +265,22 @@ class RunConfig:
         panel=WHERE,
         default_help="none on a CPU, as many as the CPU cores allow with a GPU",
     )
+    stall_minutes: Amount = key(
+        30.0,
+        help="Minutes without a finished training step, validation batch or loaded block after "
+        "which a worker is ended and its trial fails. 0 for no limit.",
+        panel=WHERE,
+        commands=MEASURE,
+        default_help="30",
+    )
+    memory_limit: Amount = key(
+        0.0,
+        help="Memory in GB that a worker may allocate before it is ended and its trial fails. "
+        "Files that it maps do not count.",
+        panel=WHERE,
+        commands=MEASURE,
+        default_help="no limit",
+    )
     micro_batch: Count = key(
         0,
         help="Number of images per forward pass. A smaller number saves memory and gives the "
@@ -383,6 +404,25 @@ class RunConfig:
                 raise unknown("config key", name, known)
         return replace(self, **values)
 
+    def absolute(self) -> RunConfig:
+        """A copy that means the same files in every working directory."""
+        paths = {
+            name: os.path.abspath(getattr(self, name))
+            for name, about in keys().items()
+            if about.is_path and os.path.exists(getattr(self, name))
+        }
+        if not self.loss.endswith(".py"):  # a name, even where a folder is called the same
+            paths.pop("loss", None)
+        folders = {name: os.path.abspath(getattr(self, name)) for name in FOLDERS}
+        dataset, _, path = self.dataset.partition(":")
+        found = f"{dataset}:{os.path.abspath(os.path.expanduser(path))}" if path else self.dataset
+        storage = re.sub(
+            r"^(sqlite[^:]*:///)([^/].*)$",
+            lambda url: url[1] + os.path.abspath(url[2]),
+            self.storage,
+        )
+        return replace(self, **{**paths, **folders, "dataset": found, "storage": storage})
+
     def shown(self) -> dict[str, Any]:
         """All values, without passwords."""
         return {**asdict(self), "storage": redact(self.storage)}
@@ -419,6 +459,8 @@ class Settings(TypedDict, total=False):
     workers: int
     per_gpu: int | Literal["auto"]
     loader_workers: int
+    stall_minutes: float
+    memory_limit: float
     micro_batch: int
     checkpoint_gradients: bool
     device: str

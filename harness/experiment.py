@@ -21,6 +21,7 @@ import numpy as np
 from harness import registry
 from harness.config import RunConfig
 from harness.errors import HarnessError, convert_value_errors, unknown
+from harness.loss_file import is_file
 from harness.losses.method import Method, Preset, Space, cast_to
 from harness.metrics.names import check_metrics, check_selection_metric
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol
@@ -207,6 +208,22 @@ class Benchmark:
             identity["weights"] = self.weights
         return identity
 
+    def configured(self, method: str, table: str = "") -> Configured:
+        """The event that tells listeners the settings of a method.
+
+        Args:
+            method: name of its row, as later events have it.
+            table: in the place of the table's own folder.
+        """
+        keys = {name: value for name, value in self.config.shown().items() if name != "loss"}
+        fields = self.protocol.identity().items()
+        return Configured(
+            method=method,
+            table=table or self.table.as_posix(),
+            metric=self.protocol.metric,
+            config={**keys, **{f"protocol.{name}": value for name, value in fields}},
+        )
+
 
 @dataclass(frozen=True)
 class Experiment(Benchmark):
@@ -224,6 +241,11 @@ class Experiment(Benchmark):
     def name(self) -> str:
         """Name of its study: protocol / data set - trunk / method, and the seed of a repeat."""
         return self.runs.relative_to(self.config.runs_dir).as_posix()
+
+    @property
+    def loss_file(self) -> str:
+        """Path of the user's file that defines the method; empty if it is registered."""
+        return self.config.loss if is_file(self.config.loss) else ""
 
     @property
     def seed_note(self) -> str:
@@ -258,22 +280,6 @@ class Experiment(Benchmark):
 
     def identity(self, fingerprint: str) -> Identity:
         return self.identity_of(self.method.name, fingerprint)
-
-    def configured(self, method: str, table: str = "") -> Configured:
-        """The event that tells listeners the settings of a method.
-
-        Args:
-            method: name of its row, as later events have it.
-            table: in the place of the table's own folder.
-        """
-        keys = {name: value for name, value in self.config.shown().items() if name != "loss"}
-        fields = self.protocol.identity().items()
-        return Configured(
-            method=method,
-            table=table or self.table.as_posix(),
-            metric=self.protocol.metric,
-            config={**keys, **{f"protocol.{name}": value for name, value in fields}},
-        )
 
 
 def digest_of(value: Any) -> str:

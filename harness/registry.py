@@ -33,6 +33,7 @@ from harness.old_import_names import old_import_names
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
 from harness.records.layout import VERSION
 from harness.system.forks import ending_forks
+from harness.system.process_state import contained
 
 if TYPE_CHECKING:
     from harness.datasets.dataset import Dataset, Listing
@@ -110,7 +111,7 @@ def _exported(category: Category) -> Iterable[tuple[str, Any]]:
     for point in entry_points(group=category.group):
         try:
             with _naming(f"plug-in {point.name} ({point.value}) cannot be used"):
-                with old_import_names(f"plug-in {point.name}"):
+                with contained(by_owner=False), old_import_names(f"plug-in {point.name}"):
                     plugin = point.load()
                 found = [(point.value, item) for item in getattr(plugin, category.export)]
                 assert all(item.name for _, item in found)
@@ -301,6 +302,7 @@ def import_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.absolute()))
     try:
         with (
+            contained(str(path), anew=True),
             _naming(f"{path} does not import"),
             ending_forks(),
             old_import_names(str(path), path.parent),

@@ -6,8 +6,11 @@ import os
 
 # One thread per process: tests run beside each other, and scores depend on it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A new interpreter for each method takes seconds; tests of what it is for undo this.
+os.environ["HARNESS_IN_PROCESS"] = "1"
 
 import functools
+import importlib
 import signal
 import sqlite3
 import subprocess
@@ -26,7 +29,7 @@ import torch
 import typer.main
 from PIL import Image
 from postgres import Postgres, find_programs, running_postgres
-from processes import FORKS
+from processes import FORKS, work_trusting_the_machine
 from sqlalchemy.engine import Engine
 
 from harness import registry
@@ -103,6 +106,21 @@ def healthy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers start with everything imported, and not as new interpreters."""
     monkeypatch.setattr(workers, "START", FORKS.get_start_method())
+
+
+@pytest.fixture
+def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every method trains in a process of its own, which starts as a fork of this one."""
+    importlib.import_module("torch._dynamo")  # which takes seconds, in each process otherwise
+    monkeypatch.delenv("HARNESS_IN_PROCESS")
+    monkeypatch.setattr(workers, "START", "fork")
+
+
+@pytest.fixture
+def new_processes(own_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, but of a process that no test has touched, as for users."""
+    monkeypatch.setattr(workers, "START", FORKS.get_start_method())
+    monkeypatch.setattr(workers, "work", work_trusting_the_machine)
 
 
 @pytest.fixture

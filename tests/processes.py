@@ -16,7 +16,9 @@ from multiprocessing.connection import Connection
 from typing import TextIO
 
 from harness.cli import main
-from harness.system import workers
+from harness.system import worker_process, workers
+from harness.system.worker_process import Assignment
+from harness.training import environment_check
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -102,3 +104,9 @@ def _run(
     os.chdir(folder)
     workers.START = start
     sys.exit(main(list(arguments)))
+
+
+def work_trusting_the_machine(assignment: Assignment, connection: Connection) -> None:
+    """What a worker's process does, without the training that tests the machine after a failure."""
+    environment_check.train_in_fresh_process = lambda device: ""
+    worker_process.work(assignment, connection)

@@ -34,10 +34,10 @@ def check(
 
 def _check_one(config: RunConfig) -> list[str]:
     from harness.experiment import build_experiment
-    from harness.training.loss_check import check_loss, measure_step
+    from harness.training.loss_check import inspect
 
     experiment = build_experiment(config)
-    found = check_loss(experiment)
+    found, seconds = inspect(experiment)
     say(f"{found.method}: first trial with {spell(found.parameters) or 'no parameters'}")
     for warning in found.warnings:
         say(f"  warning: {warning}")
@@ -46,10 +46,8 @@ def _check_one(config: RunConfig) -> list[str]:
     folds, protocol = len(experiment.split.folds), experiment.protocol
     models = experiment.trials * folds
     say(f"  a search trains {experiment.trials} trials x {folds} folds = {models} models")
-    try:
-        seconds = measure_step(experiment)
-    except HarnessError as error:  # the trunk's weights may have to be downloaded first
-        say(f"  time: not estimated, because {error}")
+    if isinstance(seconds, HarnessError):  # the trunk's weights may have to be downloaded first
+        say(f"  time: not estimated, because {seconds}")
     else:
         say(f"  time: {1000 * seconds:.1f} ms per step with one process on this CPU")
         if protocol.epochs is None:

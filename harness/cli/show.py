@@ -11,6 +11,7 @@ from harness.cli.display import say, short, spell, spell_score, spell_seconds
 from harness.cli.leaderboard import print_selection
 from harness.cli.options import Given, takes_config
 from harness.errors import HarnessError
+from harness.records.provenance import spell_differing
 
 if TYPE_CHECKING:
     from harness.records.records import SelectionFacts
@@ -110,6 +111,11 @@ def print_summary(summary: SearchSummary) -> None:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.importance.items())
         say(f"  importance: {shares}")
     say(f"  best so far: {_curve(summary)}")
+    if summary.versions:
+        say(
+            "  note: its trials were trained with different versions, which may change scores: "
+            f"{spell_differing(summary.versions)}"
+        )
     if not summary.flat:
         say("  note: it still rose at the end; more trials, or --until-flat, may find better")
     say(f"  time: {_times([s for s in summary.trial_seconds if s is not None])}")

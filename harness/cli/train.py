@@ -36,8 +36,11 @@ def train(
 
 
 def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool) -> None:
-    from harness.evaluation.geometry import class_geometry
+    from harness.data.neutral import run_neutral
+    from harness.evaluation.geometry import geometry_of_model
     from harness.evaluation.naive import validate_naive
+    from harness.training.jobs import run_apart
+    from harness.training.opened import OpenedExperiment
     from harness.training.trial import mean_score, train
 
     with progress(True, config) as listener:
@@ -53,10 +56,11 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
         best = spell_score(fold.best_score)
         say(f"  fold {fold.fold + 1}: validation {metric} {best} {where}{facts}")
         if naive:
-            score, size = validate_naive(experiment, fold.fold)
+            score, size = run_neutral(validate_naive, experiment, fold.fold)
             say(f"    before training, PCA to {size}: {spell_score(score)}")
         if geometry:
-            for part, values in class_geometry(unit).items():
+            opened = OpenedExperiment(experiment, unit.trainval)
+            for part, values in run_apart(geometry_of_model, opened, fold.fold).items():
                 radius, distance = values["covering_radius"], values["class_distance"]
                 say(f"    {part} classes: covering radius {radius:.4f}, distance {distance:.4f}")
     say(f"  mean {spell_score(mean_score(folds))}; files: {experiment.runs}")

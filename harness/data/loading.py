@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from harness.config import RunConfig
+from harness.system.heartbeat import beat
 from harness.system.stopping import die_after_grace
 from harness.system.workers import cores
 
@@ -44,6 +45,7 @@ class Loader:
         else:
             items = _in_a_thread(lambda index: _pinned(dataset[index]), order)
         for batch in items:
+            beat()
             if isinstance(batch, tuple | list):
                 yield tuple(part.to(self.device, non_blocking=True) for part in batch)
             else:

@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from harness.config import RunConfig
 from harness.data.arrays import load_array
 from harness.data.batches import Source
 from harness.data.crops import CropSettings, Images
 from harness.data.features import Encode, Features, open_features
 from harness.data.image_cache import ImageFiles, ImageStore, open_store, store_key
 from harness.data.loading import Loader, image_loader
+from harness.data.neutral import run_neutral
 from harness.errors import HarnessError, convert_value_errors
-from harness.experiment import Benchmark, build_benchmark, build_experiment, digest_of
+from harness.experiment import Benchmark, digest_of
 from harness.model.build import build_trunk
 from harness.system.device import device_count
+from harness.system.process_state import is_own_process, is_pristine, wants_own_processes
 from harness.system.progress import Listener, Prepared, ignore
-from harness.system.workers import cores, run_workers, worker_count
 
 
 def open_part(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Source:
     """What a model sees of "trainval" or of "test". Only evaluation may ask for the latter."""
+    if _must_be_apart(benchmark) and not _is_cached(benchmark, part):
+        run_neutral(_fill_cache, benchmark, part, listener=listener, apart=True)
     if benchmark.protocol.frozen:
         return open_features_of(benchmark, part, listener)
     return open_images(benchmark, part, listener)
@@ -70,10 +73,26 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
 
 def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Features:
     """What the trunk makes of a part before any training, computed now if it is not cached."""
+    if benchmark.listing.features is not None:
+        return _open_given(benchmark, benchmark.listed(part))
+
+    def build_encoder() -> tuple[Encode, Loader]:
+        device = benchmark.device
+        trunk = build_trunk(benchmark, benchmark.seed("init", fold=0, repetition=0))
+        return trunk.to(device).eval(), image_loader(benchmark.config, device)
+
+    return open_features(
+        _features_folder(benchmark, part),
+        lambda: open_images(benchmark, part, listener),
+        build_encoder,
+        _progress_events("encoding", benchmark, listener),
+        benchmark.stage,
+    )
+
+
+def _features_folder(benchmark: Benchmark, part: str) -> Path:
     protocol, config = benchmark.protocol, benchmark.config
     listed = benchmark.listed(part)
-    if benchmark.listing.features is not None:
-        return _open_given(benchmark, listed)
     key = {
         "images": store_key(benchmark.listing, listed, protocol.cache_key("images")),
         "allow_missing": config.allow_missing,
@@ -81,23 +100,7 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
         "init": None if benchmark.pretrained else config.seed,
         **protocol.cache_key("features"),
     }
-
-    def build_encoder() -> tuple[Encode, Loader]:
-        device = benchmark.device
-        trunk = build_trunk(benchmark, benchmark.seed("init", fold=0, repetition=0))
-        return trunk.to(device).eval(), image_loader(config, device)
-
-    folder = benchmark.cache / f"features-{digest_of(key)}"
-    kept = [folder, *([benchmark.stage / folder.name] if benchmark.stage else [])]
-    if not any(place.exists() for place in kept) and _workers_follow(benchmark):
-        run_workers(_encode, (config, part), benchmark.device, 1, cores(), listener, apart=True)
-    return open_features(
-        folder,
-        lambda: open_images(benchmark, part, listener),
-        build_encoder,
-        _progress_events("encoding", benchmark, listener),
-        benchmark.stage,
-    )
+    return benchmark.cache / f"features-{digest_of(key)}"
 
 
 def _open_given(benchmark: Benchmark, listed: list[int]) -> Features:
@@ -122,17 +125,30 @@ def _open_given(benchmark: Benchmark, listed: list[int]) -> Features:
     )
 
 
-def _workers_follow(benchmark: Benchmark) -> bool:
-    """Whether processes of their own will train on cards, whose memory this one is not to hold."""
-    config, device = benchmark.config, benchmark.device
-    return device_count(device) > 0 and worker_count(config, 1, units=2, device=device) > 1
+def _must_be_apart(benchmark: Benchmark) -> bool:
+    """Whether what all methods share is not to be computed in this process."""
+    if not wants_own_processes():
+        return False
+    # The memory of a card is for those who train on it.
+    on_card = benchmark.protocol.frozen and device_count(benchmark.device) > 0
+    return not is_pristine() or (on_card and not is_own_process())
 
 
-def _encode(job: tuple[RunConfig, str], device: str, listener: Listener) -> None:
-    config, part = job
-    alone = config.updated({"device": device, "workers": 1})
-    build = build_experiment if config.loss else build_benchmark
-    open_features_of(build(alone), part, listener)
+def _is_cached(benchmark: Benchmark, part: str) -> bool:
+    protocol, decoded = benchmark.protocol, benchmark.config.cache == "on"
+    if benchmark.listing.features is not None:
+        return True  # they were given
+    if protocol.frozen:
+        folder = _features_folder(benchmark, part)
+        return folder.exists() or (
+            benchmark.stage is not None and (benchmark.stage / folder.name).exists()
+        )
+    settings, listed = protocol.cache_key("images"), benchmark.listed(part)
+    return (benchmark.cache / store_key(benchmark.listing, listed, settings, decoded)).exists()
+
+
+def _fill_cache(benchmark: Benchmark, part: str, listener: Listener) -> None:
+    open_part(benchmark, part, listener)
 
 
 def _progress_events(

@@ -29,9 +29,10 @@ from harness.tables.column import Table, frame_of
 from harness.tables.geometry import MEASURED, REMARK, columns_of
 from harness.tables.rendering import to_csv, to_markdown
 from harness.training.embed import embed_with
+from harness.training.jobs import run_apart
 from harness.training.opened import OpenedExperiment
 from harness.training.stages import Stage, build_staged_trainer, read_stages
-from harness.training.trial import train
+from harness.training.trial import published_units, train
 from harness.training.unit import Unit, evaluation_loader
 
 PARTS = ("training", "validation", "test")
@@ -99,6 +100,14 @@ def geometry_of(seen: TestEmbeddings) -> dict[str, float]:
     return measure(seen, MEASURED)["concatenated"]
 
 
+def geometry_of_model(
+    opened: OpenedExperiment, fold: int, listener: Listener
+) -> dict[str, dict[str, float]]:
+    """That of training and of validation classes, of a model at the published parameters."""
+    del listener  # it takes a moment
+    return class_geometry(published_units(opened)[fold])
+
+
 def class_geometry(unit: Unit) -> dict[str, dict[str, float]]:
     """That of training and of validation classes, by kept weights."""
     device = unit.experiment.device
@@ -129,13 +138,29 @@ def measure_stages(
         advice = "it needs --test" if kept_part == "test" else f"there are {', '.join(PARTS)}"
         raise HarnessError(f"no classes called '{kept_part}' are measured: {advice}")
     config = config.updated({"runs_dir": str(Path(config.runs_dir) / GEOMETRY)})
-    units, records = train(config, folds, listener, build_trainer=build_staged_trainer)
+    units, _ = train(config, folds, listener, build_trainer=build_staged_trainer)
+    opened = OpenedExperiment(units[0].experiment, units[0].trainval)
+    how = folds, parts, kept_part
+    rows, views = run_apart(_measure, opened, *how, listener=listener)
+    return _written(units, rows, parts, views)
+
+
+def _measure(
+    opened: OpenedExperiment,
+    folds: int,
+    parts: Sequence[str],
+    kept_part: str,
+    listener: Listener,
+) -> tuple[list[dict[str, Any]], list[StageView]]:
+    """A row for each stage of the models that were trained, and views of the first model."""
+    del listener  # it takes seconds
     rows: list[dict[str, Any]] = []
     views: list[StageView] = []
-    for unit, record in zip(units, records, strict=True):
-        if test:
-            opened = OpenedExperiment(unit.experiment, unit.trainval)
+    for unit in published_units(opened, folds):
+        if "test" in parts:
             opened.note_opening(unit.params, unit.repetition)
+        record = unit.find_record()
+        assert record is not None  # it was just trained
         made = {
             "params": key_of(unit.params),
             "commit": commit_of(record.provenance),
@@ -149,10 +174,12 @@ def measure_stages(
             place = {"method": unit.experiment.method.name, "fold": unit.fold + 1, "stage": name}
             flat = {f"{p}_{m}": values[p][m] for p in parts for m in MEASURED}
             rows.append({**place, "step": stage.step, **flat, **made})
-            if kept_part and unit is units[0]:
+            if kept_part and unit.fold == 0:
                 pictured = _proxies(unit, stage) if kept_part == "training" else {}
-                views.append(StageView(name, seen[kept_part], values[kept_part], **pictured))
-    return _written(units, rows, parts, views)
+                views.append(
+                    StageView(name, seen[kept_part].on_host(), values[kept_part], **pictured)
+                )
+    return rows, views
 
 
 def _see_all(unit: Unit, stage: Stage, parts: Sequence[str]) -> Mapping[str, TestEmbeddings]:

@@ -23,8 +23,10 @@ from harness.records.layout import CONFIG, FOLD_RECORD, FOLDS, WEIGHTS, table_pa
 from harness.records.records import TEST_SELECTED, FoldRecord, TestRecord
 from harness.searching.found import find_searches
 from harness.system.device import cpu_threads
+from harness.system.progress import Listener
 from harness.system.trouble import trouble_in
 from harness.training.embed import concatenate, embed_with
+from harness.training.jobs import run_apart
 from harness.training.opened import SELECT, OpenedExperiment, open_experiment
 from harness.training.replay import replayed
 from harness.training.trial import units_of
@@ -89,6 +91,7 @@ class KeptModels:
 
     opened: OpenedExperiment
     units: list[Unit]
+    record: TestRecord
 
     @property
     def experiment(self) -> Experiment:
@@ -99,8 +102,13 @@ class KeptModels:
         return [_load(unit, self.experiment.device, WEIGHTS) for unit in self.units]
 
     def embed(self) -> TestEmbeddings:
-        with cpu_threads(self.experiment.protocol.threads):
-            return embed_test(self.opened, self.units)
+        return run_apart(_embed, self.opened, self.record)
+
+
+def _embed(opened: OpenedExperiment, record: TestRecord, listener: Listener) -> TestEmbeddings:
+    del listener  # it is over before anybody asks
+    with cpu_threads(opened.experiment.protocol.threads):
+        return embed_test(opened, _units(opened, record)).on_host()
 
 
 def find_kept(
@@ -132,7 +140,7 @@ def find_kept(
             f"{len(units)} models are gone from {experiment.runs}; with its record moved away, "
             f"harness eval --loss {config.loss}{preset} trains them again"
         )
-    return KeptModels(opened, units)
+    return KeptModels(opened, units, record)
 
 
 def _searched(

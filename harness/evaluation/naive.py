@@ -15,13 +15,13 @@ from filelock import FileLock
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from harness.data.batches import Blocks, Source
+from harness.data.batches import Blocks
 from harness.data.features import Features
 from harness.data.loading import image_loader
 from harness.data.sources import open_features_of, open_images
 from harness.evaluation.extra_metrics import add_metrics
 from harness.evaluation.scoring import TestEmbeddings, describe_test, score
-from harness.experiment import Experiment, digest_of
+from harness.experiment import Benchmark, digest_of
 from harness.metrics import retrieval
 from harness.model.build import build_trunk
 from harness.model.network import NORMALIZERS
@@ -38,16 +38,21 @@ MAX_PIXELS = 4096
 
 
 def evaluate_naive(
-    experiment: Experiment, trainval: Source, listener: Listener, metrics: Sequence[str] = ()
+    experiment: Benchmark, fingerprint: str, metrics: Sequence[str], listener: Listener
 ) -> None:
-    """Write the naive records of an experiment's table that are not there yet."""
+    """Write the naive records of an experiment's table that are not there yet.
+
+    Args:
+        fingerprint: of the trainval images, or of their features.
+        metrics: to be measured beside those of every test.
+    """
     name = "pretrained" if experiment.pretrained else "untrained"
     repetitions = [0] if _fixed(experiment) else range(1, experiment.reproductions + 1)
-    identity = experiment.identity_of(name, trainval.fingerprint)
+    identity = experiment.identity_of(name, fingerprint)
     rows = [_NaiveRow(experiment, identity, repetition) for repetition in repetitions]
     pixels = experiment.listing.channels * experiment.protocol.crop**2
     if experiment.listing.features is None and pixels <= MAX_PIXELS:
-        identity = experiment.identity_of("pixels", trainval.fingerprint)
+        identity = experiment.identity_of("pixels", fingerprint)
         rows.append(_NaiveRow(experiment, identity, 0))
     for row in rows:
         with cpu_threads(experiment.protocol.threads):
@@ -56,7 +61,7 @@ def evaluate_naive(
 
 @dataclass(frozen=True)
 class _NaiveRow:
-    experiment: Experiment
+    experiment: Benchmark
     identity: Identity
     repetition: int
 
@@ -103,8 +108,9 @@ class _NaiveRow:
         return describe_test(experiment, seen, test, named)
 
 
-def validate_naive(experiment: Experiment, fold: int) -> tuple[float, int]:
+def validate_naive(experiment: Benchmark, fold: int, listener: Listener) -> tuple[float, int]:
     """What a fold model starts from: the score, and size, of PCA fitted on its training classes."""
+    del listener  # it takes a moment
     name = "pretrained" if experiment.pretrained else "untrained"
     features = _features(experiment, name, 0, "trainval")
     classes, metric = experiment.split.folds[fold], experiment.protocol.metric
@@ -126,12 +132,12 @@ def _reduced(seen: np.ndarray, unseen: np.ndarray, size: int) -> Tensor:
     return NORMALIZERS["l2"](torch.from_numpy(pca.transform(unseen)).float())
 
 
-def _fixed(experiment: Experiment) -> bool:
+def _fixed(experiment: Benchmark) -> bool:
     """Whether the trunk is the same in all repetitions."""
     return experiment.pretrained or experiment.protocol.frozen
 
 
-def _features(experiment: Experiment, name: str, repetition: int, part: str) -> Features:
+def _features(experiment: Benchmark, name: str, repetition: int, part: str) -> Features:
     """What PCA reduces."""
     if name != "pixels" and _fixed(experiment):
         return open_features_of(experiment, part)

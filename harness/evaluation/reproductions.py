@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.data.neutral import run_neutral
 from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.evaluation.fixed import fixed_jobs
@@ -21,6 +23,7 @@ from harness.loss_file import check_unchanged
 from harness.losses.method import Space
 from harness.model.build import check_trunk
 from harness.records.classes import note_test_classes
+from harness.records.provenance import spell_differing
 from harness.records.records import SearchFacts, rounded
 from harness.searching.found import FILTERS, find_searches
 from harness.searching.samplers import ends_of, grid_size
@@ -30,6 +33,8 @@ from harness.system.files import check_writable
 from harness.system.progress import Begun, Event, Listener, ModelEnded, ignore
 from harness.training.jobs import run_jobs
 from harness.training.opened import OpenedExperiment, open_experiment
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,9 @@ def evaluate(
             exchange(job, records)
     for table, (job, records) in tables.items():
         first = _of_first_search(job.opened.experiment)
+        fingerprint = job.opened.trainval.fingerprint
         with one_machine(table, "no training", records):
-            evaluate_naive(first, job.opened.trainval, listener, job.metrics)
+            run_neutral(evaluate_naive, first, fingerprint, job.metrics, listener=listener)
         note_test_classes(table, **_test_classes(job.opened))
     return Evaluated(list(tables), problems, unnamed)
 
@@ -151,6 +157,12 @@ def _find_jobs(
         except HarnessError as error:  # of this search alone: the others are evaluated
             problems.append(f"{found.folder}: {error}")
             continue
+        if summary.versions:
+            logger.warning(
+                "the trials of %s were trained with different versions, which may change scores: "
+                "%s",
+                *(opened.title, spell_differing(summary.versions)),
+            )
         facts = _facts(experiment, summary, space, found.repeats)
         yield ReproductionJob(opened, summary.best_params, facts)
 
@@ -211,6 +223,7 @@ def _facts(
             "reproductions": _share(experiment.protocol.reproductions, searches),
         },
         **({} if summary.selection is None else {"selection": summary.selection}),
+        **({"versions": summary.versions} if summary.versions else {}),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.data.batches import Source
-from harness.experiment import Experiment
+from harness.experiment import Benchmark
 from harness.metrics import geometry, retrieval
 from harness.metrics.names import METRICS
 from harness.metrics.per_class import class_means, count_queries
@@ -53,6 +53,11 @@ class TestEmbeddings:
     def query_labels(self) -> np.ndarray:
         return self.labels if self.queries is None else self.labels[self.queries]
 
+    def on_host(self) -> TestEmbeddings:
+        """The same with embeddings that another process can be sent."""
+        host = {name: [one.cpu() for one in ones] for name, ones in self.embeddings.items()}
+        return replace(self, embeddings=host)
+
     def labels_for(self, embedding: Tensor) -> Tensor:
         return torch.from_numpy(self.labels).to(embedding.device)
 
@@ -82,7 +87,7 @@ class TestEmbeddings:
 
 
 def describe_test(
-    experiment: Experiment, trainval: Source, test: Source, embeddings: dict[str, list[Tensor]]
+    experiment: Benchmark, trainval: Source, test: Source, embeddings: dict[str, list[Tensor]]
 ) -> TestEmbeddings:
     """Embeddings of all test images, with what is known of these images."""
     listing, indices = experiment.listing, list(test.indices)

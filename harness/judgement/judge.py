@@ -207,6 +207,7 @@ def _row(
         best_at_first=sample.best_at_first,
         still_rising=sample.still_rising,
         on_bound=sample.on_bound,
+        versions=sample.versions,
         beats_no_training=beats,
         behind_no_training=behind,
         search_seconds=sample.search_seconds,

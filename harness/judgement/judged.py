@@ -6,7 +6,7 @@ Scores and differences are shares of 1; multiply by 100 for points of MAP@R.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -166,6 +166,7 @@ class JudgedRow:
             that were best at their first validation.
         still_rising: whether a search still improved in its last fifth.
         on_bound: parameter -> the end of its range that the best value lies on.
+        versions: what the trials of a search were trained with, where that differs.
         beats_no_training: None where no row without training exists.
         behind_no_training: scores in which it is behind the best row without training.
         search_seconds: training time of one search with its reproductions.
@@ -196,6 +197,7 @@ class JudgedRow:
     best_at_first: float | None
     still_rising: bool
     on_bound: Mapping[str, str]
+    versions: Mapping[str, Sequence[str]]
     beats_no_training: Beats | None
     behind_no_training: tuple[tuple[str, str], ...]
     search_seconds: float | None

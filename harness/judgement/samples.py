@@ -166,6 +166,12 @@ class Sample:
         return any(still_rises(row[-1].search) for row in self.searches)
 
     @property
+    def versions(self) -> dict[str, list[str]]:
+        """What the trials of a search were trained with, where that differs."""
+        found = (row[-1].search.get("versions", {}) for row in self.searches)
+        return {name: values for versions in found for name, values in versions.items()}
+
+    @property
     def on_bound(self) -> dict[str, str]:
         return {
             name: end

@@ -21,6 +21,7 @@ from harness.judgement.samples import Sample
 from harness.judgement.statistic import MIN_CLASSES, MIN_PAIRS
 from harness.metrics.names import title_of
 from harness.plain_text import counted
+from harness.records.provenance import spell_differing
 
 
 def points(share: float) -> str:
@@ -182,6 +183,9 @@ def row_notes(row: JudgedRow, brief: bool = False) -> list[str]:
     if row.on_bound:
         names = "" if brief else f": {', '.join(row.on_bound)}"
         notes.append(f"best value at the edge of its range{names}")
+    if row.versions:
+        names = "" if brief else f": {spell_differing(row.versions)}"
+        notes.append(f"trials of different versions{names}")
     if row.coincides_with:
         notes.append(f"coincides with its base{'' if brief else f', {row.coincides_with}'}")
     if row.beats_no_training is Beats.NO:

@@ -13,6 +13,7 @@ from harness.experiment import Benchmark, Experiment
 from harness.model.memory import save_memory
 from harness.model.network import FrozenTrunk, Model, PooledTrunk
 from harness.system.forks import ending_forks
+from harness.system.process_state import contained
 from harness.system.seeds import derive_seed
 
 
@@ -81,7 +82,7 @@ def check_method(experiment: Experiment) -> None:
     classes = experiment.split.folds[0].train
     hierarchy = experiment.hierarchy_of(classes)
     try:
-        with ending_forks(), torch.random.fork_rng(devices=[]):
+        with contained(experiment.loss_file), ending_forks(), torch.random.fork_rng(devices=[]):
             loss = method.make_loss(len(classes), protocol.embedding_size, params, hierarchy)
             head = method.make_head(width, protocol.embedding_size, params)
         if head is not None:

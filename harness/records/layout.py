@@ -62,6 +62,7 @@ STAGES = "stages"  # weights before training and at the best of each stage, if t
 CHECKPOINT = "checkpoint.pt"
 FAILURE = "failure.txt"
 RETRIED = "retried.txt"
+ENDED = "ended.txt"  # why its worker was ended, until its trial has failed of it
 LOCK = "lock"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -17,12 +19,17 @@ from typing import Annotated, NotRequired, TypedDict
 from msgspec import Meta
 
 from harness.redact import redact
+from harness.system.process_state import recorded_settings
 
 PACKAGES = (
     *("metric-harness", "torch", "torchvision", "pytorch-metric-learning"),
     *("optuna", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "pillow", "matplotlib"),
     "timm",
 )
+
+# The libraries among these, and the folders of our code, that the numbers of a training come from.
+NUMERIC = ("torch", "torchvision", "pytorch-metric-learning", "numpy", "pillow", "timm")
+NUMERIC_CODE = ("data", "datasets", "losses", "metrics", "model", "protocols", "training", "trunks")
 
 # UTC in whole seconds, so that the order of the texts is that of the times.
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
@@ -38,6 +45,8 @@ class Provenance(TypedDict):
         nmi_clusters: name of the card that NMI's clusters were found on; absent for a CPU.
         weights: SHA-256 of the weights that the trunk started from; missing if they were random,
             and in older records.
+        settings: what torch was set to where the method trained: name -> value; missing where
+            nothing was trained, and in older records.
     """
 
     time: Time
@@ -49,6 +58,7 @@ class Provenance(TypedDict):
     platform: NotRequired[str]
     nmi_clusters: NotRequired[str]
     weights: NotRequired[str]
+    settings: NotRequired[dict[str, str | bool | int]]
 
 
 def provenance(weights: str = "", nmi_clusters: str | None = None) -> Provenance:
@@ -70,6 +80,9 @@ def provenance(weights: str = "", nmi_clusters: str | None = None) -> Provenance
     }
     if weights:
         made["weights"] = weights
+    settings = recorded_settings()
+    if settings is not None:
+        made["settings"] = settings
     if nmi_clusters is not None:
         made["nmi_clusters"] = nmi_clusters
     return made
@@ -96,6 +109,34 @@ def commit_of(made: Provenance) -> str:
 def versions_of(made: Provenance) -> str:
     """Of Python and the libraries, as JSON."""
     return json.dumps({"python": made["python"], **made["versions"]}, sort_keys=True)
+
+
+@cache
+def trained_with() -> dict[str, str]:
+    """Version of everything that the numbers of a training come from: library -> version.
+
+    Ours is a hash of the code itself, since not every commit changes numbers.
+    """
+    digest = hashlib.sha256()
+    for folder in NUMERIC_CODE:
+        for path in sorted(Path(__file__).parents[1].joinpath(folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    versions = {name: number for name, number in _versions().items() if name in NUMERIC}
+    return {"training code": digest.hexdigest()[:10], **versions}
+
+
+def differing(versions: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Name -> its versions, of what is not the same everywhere."""
+    found: dict[str, dict[str, None]] = {}
+    for one in versions:
+        for name, value in one.items():
+            found.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in found.items() if len(values) > 1}
+
+
+def spell_differing(versions: Mapping[str, Iterable[str]]) -> str:
+    """As "torch 2.5.1 and 2.6.0"; empty if nothing differs."""
+    return ", ".join(f"{name} {' and '.join(values)}" for name, values in versions.items())
 
 
 @cache

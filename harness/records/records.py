@@ -122,6 +122,7 @@ class SearchFacts(TypedDict, total=False):
         trial_seconds: of training and validation in every trial; None if it failed.
         importance: parameter -> its share in the variance of the scores (fANOVA).
         ranges: parameter -> the range it was searched in, as Optuna names its ends.
+        versions: what its trials were trained with, where they differ: name -> versions.
     """
 
     trials: Count
@@ -146,6 +147,7 @@ class SearchFacts(TypedDict, total=False):
     importance: dict[str, NotNegative]
     ranges: dict[str, dict[str, Plain | list[Plain]]]
     selection: SelectionFacts
+    versions: dict[str, list[str]]
 
 
 class Compute(TypedDict, total=False):

@@ -18,7 +18,7 @@ from harness.errors import DeviceLost, EnvironmentFault, HarnessError, MachineEr
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.loss_file import absolute, keep_sources
 from harness.model.build import check_method
-from harness.records.layout import CONFIG, FOLD_RECORD
+from harness.records.layout import CONFIG, ENDED, FOLD_RECORD
 from harness.records.records import FoldRecord
 from harness.searching.finalist_work import score_finalists
 from harness.searching.pruning import expected_score, is_hopeless
@@ -28,7 +28,15 @@ from harness.searching.shared import Storage
 from harness.searching.study import ClaimedTrial, Study, sampler_of, storage_of
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable, write_text
-from harness.system.progress import Begun, Listener, TrialEnded, TrialReturned, Waiting, ignore
+from harness.system.progress import (
+    Begun,
+    Idle,
+    Listener,
+    TrialEnded,
+    TrialReturned,
+    Waiting,
+    ignore,
+)
 from harness.system.workers import WorkerLost, worker_count
 from harness.training.fold import run_fold, tell_validations
 from harness.training.jobs import Job, run_jobs
@@ -130,7 +138,10 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> OpenedStudy:
 
 
 def work(jobs: Iterable[Job], listener: Listener) -> None:
-    """One worker: trial after trial of every study, until none is left to start or to inherit."""
+    """One worker: trial after trial of every study, until none is left to start or to inherit.
+
+    While others finish their last trials, it may be called away to another method, and come back.
+    """
     waiting = []
     for job in jobs:
         fingerprint = job.opened.trainval.fingerprint
@@ -138,8 +149,8 @@ def work(jobs: Iterable[Job], listener: Listener) -> None:
         if not _work_on(one, listener):
             waiting.append(one)
     while waiting:
+        listener(Idle(method=waiting[0].method))
         time.sleep(WAIT)
-        listener(Waiting(method=waiting[0].method))
         waiting = [one for one in waiting if not _work_on(one, listener)]
 
 
@@ -185,6 +196,8 @@ def _help(one: OpenedStudy, params: Mapping[str, Any], listener: Listener) -> No
         listener(Waiting(method=one.method))
 
     for unit in reversed(units):
+        if (unit.folder / ENDED).exists():
+            return  # who takes over the trial will tell why it failed
         try:
             run_fold(unit, alive, wait=False)
         except DeviceLost:

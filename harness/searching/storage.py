@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -168,12 +169,15 @@ class Database(Storage):
             pass  # it is there
 
     def _unusable(self, error: Exception) -> HarnessError:
-        return HarnessError(
-            f"the storage {self.place} cannot be used:\n  "
-            + "\n  ".join(self._reason(error).splitlines())
-            + "\n  check that it runs, that the name and the password are right, and that you may "
+        advice = (
+            "its tables are damaged, or belong to another program: restore them from a backup, or "
+            "give --storage another database"
+            if _is_damage(error)
+            else "check that it runs, that the name and the password are right, and that you may "
             "create tables there"
         )
+        reason = "\n  ".join(self._reason(error).splitlines())
+        return HarnessError(f"the storage {self.place} cannot be used:\n  {reason}\n  {advice}")
 
     def _reason(self, error: Exception) -> str:
         """What the database said, without the password."""
@@ -306,7 +310,7 @@ class Database(Storage):
         """A database that restarts does not end the search; one that stays away does."""
         try:
             return self._repeat(action, _is_lost)
-        except LOST as error:
+        except (*LOST, *DAMAGE) as error:
             raise self._unusable(error) from None
 
     def _repeat(self, action: Callable[[], Result], passes: Callable[[Exception], bool]) -> Result:
@@ -331,7 +335,7 @@ class Database(Storage):
     def naming_trouble(self) -> Iterator[None]:
         try:
             yield
-        except (exc.SQLAlchemyError, StorageInternalError) as error:
+        except (exc.SQLAlchemyError, StorageInternalError, json.JSONDecodeError) as error:
             raise self._unusable(error) from None
 
     def _execute(self, statement: Any) -> None:
@@ -343,9 +347,19 @@ class Database(Storage):
 LOST = (exc.OperationalError, exc.InterfaceError, exc.InternalError, StorageInternalError)
 
 
+# Errors of tables that are not ours, or not whole.
+DAMAGE = (exc.ProgrammingError, exc.DataError, exc.IntegrityError, json.JSONDecodeError)
+
+
 def _is_lost(error: Exception) -> bool:
     """Whether to try again on a database that worked before."""
-    return isinstance(error, LOST)
+    return isinstance(error, LOST) and not _is_damage(error)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the tables are not as they should be, which no waiting changes."""
+    missing = re.search(r"no such (table|column)|has no column", _said(error))  # SQLite's words
+    return isinstance(error, DAMAGE) or isinstance(error.__cause__, DAMAGE) or bool(missing)
 
 
 def _will_pass(error: Exception) -> bool:

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from harness.errors import HarnessError
 from harness.experiment import Experiment
 from harness.losses.method import Method, Space
+from harness.records.provenance import trained_with
 from harness.records.records import Identity, SearchFacts
 from harness.searching.finalists import Finalist, finalists_in, is_finalist_key, key_of
 from harness.searching.rebuild import finished_trials
@@ -34,6 +35,7 @@ from harness.searching.shared_records import shared_records
 from harness.searching.storage import open_storage
 from harness.searching.summary import best_of, is_flat
 from harness.searching.trials import (
+    TRAINED_WITH,
     has_failed,
     index_of,
     is_abandoned,
@@ -274,6 +276,7 @@ class Study:
         self, claim: ClaimedTrial, state: TrialState, score: float | None = None, **facts: Any
     ) -> None:
         """Tell how a trial went; no effect if its worker had been given up for dead."""
+        facts[TRAINED_WITH] = trained_with()
 
         def tell() -> None:
             try:

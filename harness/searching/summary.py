@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ from harness.errors import HarnessError
 from harness.judgement.declared import base_near
 from harness.judgement.fairness import not_flat, rises, spread, standard_error
 from harness.metrics.names import METRICS, title_of
+from harness.records.provenance import differing
 from harness.records.records import SearchFacts, SelectionFacts
 from harness.records.rows import setting
 from harness.searching.finalists import Finalist, finalists_in, partition_noise, winner_of
 from harness.searching.samplers import ends_of, on_bound
-from harness.searching.trials import index_of, spent, trials_of
+from harness.searching.trials import TRAINED_WITH, index_of, spent, trials_of
 
 # Fewer say nothing of what matters.
 TRIALS_FOR_IMPORTANCE = 10
@@ -53,6 +54,7 @@ class SearchSummary:
         reasons: why trials failed.
         selection: how the best trial was chosen; None if by the mean over folds.
         seed: of the search.
+        versions: what the trials were trained with, where they differ: name -> versions.
     """
 
     method: str
@@ -78,6 +80,7 @@ class SearchSummary:
     reasons: tuple[str, ...]
     selection: SelectionFacts | None = None
     seed: int = 0
+    versions: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def fold_spread(self) -> float:
@@ -199,6 +202,7 @@ def summarize(study: optuna.Study, select: str = "mean") -> SearchSummary:
         reasons=reasons,
         selection=_selection(identity["protocol"], finalists),
         seed=identity.get("seed", 0),
+        versions=differing(trial.user_attrs.get(TRAINED_WITH, {}) for trial in trials),
     )
 
 

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+# What a trial says it was trained with: name -> version.
+TRAINED_WITH = "trained_with"
+
 # Of a trial that ended as it should.
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 

@@ -21,7 +21,6 @@ from harness.records.published import find_folder, read
 from harness.records.records import FoldRecord
 from harness.system.files import write_text
 from harness.system.progress import Listener, ignore
-from harness.system.workers import run_workers
 from harness.tables.column import Table, frame_of
 from harness.tables.costs import COLUMNS, cost_table
 from harness.tables.rendering import to_csv, to_markdown
@@ -90,8 +89,7 @@ def measure_costs(
     rows = []
     for experiment in experiments:
         trainval = open_part(experiment, "trainval", listener)
-        threads, job = experiment.protocol.threads, (experiment.config, folds)
-        run_workers(_train, job, experiment.device, 1, threads, listener, apart=True)
+        train(experiment.config, folds, listener)
         rows.append(_row(experiment, _records(experiment, trainval, folds)))
     first = experiments[0]
     name = "-".join([first.protocol.name, first.dataset_label, first.trunk_label])
@@ -117,11 +115,6 @@ def _beside_earlier(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
         raise HarnessError(f"{file} is no table of costs; move it away: {error}") from error
     kept = kept[[name for name in frame.columns if name in kept]]  # nothing that papers print
     return pd.concat([kept, frame], ignore_index=True)
-
-
-def _train(job: tuple[RunConfig, int], device: str, listener: Listener) -> None:
-    config, folds = job
-    train(config.updated({"device": device}), folds, listener)
 
 
 def _records(experiment: Experiment, trainval: Source, folds: int) -> list[FoldRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import _exit  # which code of others may have replaced
 
 
 @contextmanager
@@ -18,4 +19,4 @@ def ending_forks() -> Iterator[None]:
         yield
     finally:
         if os.getpid() != process:
-            os._exit(0)
+            _exit(0)

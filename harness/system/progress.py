@@ -207,6 +207,11 @@ class Waiting(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Idle(Waiting):
+    """The same, where the worker could as well go on with another method."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopping(Event):
     """Ctrl-C was heard; the next report of each worker is its last."""
 

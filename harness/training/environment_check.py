@@ -18,6 +18,7 @@ from pathlib import Path
 from harness.errors import DeviceLost, EnvironmentFault, HarnessError, OutOfMemory
 from harness.system.files import check_writable
 from harness.system.memory import available_memory
+from harness.system.process_state import IN_PROCESS
 from harness.system.trouble import first_line
 from harness.training.unit import Unit
 
@@ -64,7 +65,7 @@ def train_in_fresh_process(device: str) -> str:
     try:
         ended = subprocess.run(
             [sys.executable, "-P", "-m", "harness.training.known_good", device],
-            env={**os.environ, "PYTHONPATH": search_path},
+            env={**os.environ, "PYTHONPATH": search_path, IN_PROCESS: "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

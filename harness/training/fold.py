@@ -23,6 +23,7 @@ from harness.records.layout import (
     CHECKPOINT,
     CONFIG,
     EMBEDDINGS,
+    ENDED,
     FAILURE,
     FOLD_RECORD,
     LAST_WEIGHTS,
@@ -42,6 +43,7 @@ from harness.system.files import (
     set_aside,
     write_text,
 )
+from harness.system.heartbeat import training
 from harness.system.precision import own_defaults, training_precision
 from harness.system.progress import Listener, Validated
 from harness.system.repeating import repeating
@@ -154,8 +156,22 @@ def _finished(
         found = _find(unit, keep_weights)
         if found is not None:
             return found
+        _fail_as_noted(folder / ENDED)
         write_text(folder / CONFIG, unit.config.to_yaml())
-        return _train(unit, on_validation, keep_weights, build_trainer)
+        with training(folder / ENDED):
+            return _train(unit, on_validation, keep_weights, build_trainer)
+
+
+def _fail_as_noted(note: Path) -> None:
+    """Fail with the reason for which the last worker at this model was ended, if it was."""
+    try:
+        reason, _, stack = note.read_text(errors="replace").partition("\n")
+    except FileNotFoundError:
+        return
+    note.unlink()  # once it was retried, it is trained again
+    failure = TrainingFailed(reason)
+    failure.add_note(stack)
+    raise failure
 
 
 def _find(unit: Unit, keep_weights: bool) -> FoldRecord | None:
@@ -256,7 +272,7 @@ def _train(
     )
     unit.trainval.check_stored(mapped_only=True)  # no score comes from damaged data
     record.write(unit.folder / FOLD_RECORD)
-    for passing in (CHECKPOINT, FAILURE):
+    for passing in (CHECKPOINT, FAILURE, ENDED):
         (unit.folder / passing).unlink(missing_ok=True)
     logger.debug("%s fold %d: %.4f", unit.experiment.name, unit.fold, record.best_score)
     return record

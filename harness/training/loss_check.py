@@ -15,11 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.config import RunConfig
 from harness.errors import HarnessError, spell_code_error
-from harness.experiment import Experiment
+from harness.experiment import Experiment, build_experiment
 from harness.loss_file import is_file, unread_names
 from harness.model.build import attach, build_model, check_trunk
 from harness.system.forks import ending_forks
+from harness.system.process_state import contained
+from harness.system.progress import Listener, ignore
+from harness.system.worker_process import Turn
+from harness.system.workers import call_apart
+from harness.training.jobs import limits_of
 
 BATCHES = 3
 FEATURES = 64  # width of the made-up features that the checks train on
@@ -67,6 +73,26 @@ def check_loss_file(experiment: Experiment) -> None:
         raise HarnessError("\n  ".join(lines))
 
 
+def inspect(experiment: Experiment) -> tuple[LossCheck, float | HarnessError]:
+    """Check a loss, and measure its step or say why that cannot be done, in its own process."""
+    config, method = experiment.config, experiment.method.name
+    turn = Turn(method, (config.absolute(), method))
+    cpu, threads = torch.device("cpu"), experiment.protocol.threads
+    return call_apart(_inspect, turn, cpu, threads, ignore, limits_of(config))
+
+
+def _inspect(
+    given: tuple[RunConfig, str], device: str, listener: Listener
+) -> tuple[LossCheck, float | HarnessError]:
+    del device, listener  # a check is over before anybody asks
+    experiment = build_experiment(*given)
+    found = check_loss(experiment)
+    try:
+        return found, measure_step(experiment)
+    except HarnessError as error:
+        return found, error
+
+
 def measure_step(experiment: Experiment) -> float:
     """Median time of a training step on this machine in seconds, without loading of images."""
     width = check_trunk(experiment)
@@ -107,7 +133,8 @@ class _Step:
 
 def _try_step(experiment: Experiment, seed: int) -> _Step:
     features, labels = _batch(experiment, seed)
-    with ending_forks(), torch.random.fork_rng(devices=[]):
+    own = contained(experiment.loss_file)
+    with own, ending_forks(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         method, size = experiment.method, experiment.protocol.embedding_size
         params = experiment.published_params

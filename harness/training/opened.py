@@ -79,7 +79,8 @@ class OpenedExperiment:
         return replace(self, experiment=replace(self.experiment, config=config))
 
     def __reduce__(self) -> tuple[type[_SentExperiment], tuple[Any, ...]]:
-        return _SentExperiment, (self.experiment.config, self.method, self.fixed)
+        # A loss may change the working directory.
+        return _SentExperiment, (self.experiment.config.absolute(), self.method, self.fixed)
 
 
 @dataclass(frozen=True)

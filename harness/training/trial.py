@@ -10,7 +10,6 @@ import numpy as np
 
 from harness.config import RunConfig
 from harness.data.batches import Source
-from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
@@ -25,6 +24,8 @@ from harness.training.fold import (
     run_fold,
     tell_validations,
 )
+from harness.training.jobs import run_apart
+from harness.training.opened import OpenedExperiment, open_experiment
 from harness.training.trainer import TrainingFailed
 from harness.training.unit import Unit
 
@@ -102,17 +103,34 @@ def train(
     check_validated(experiment)
     check_method(experiment)
     choose_device(config.device)  # refused before images are opened
-    trainval = open_part(experiment, "trainval", listener)
-    units = trial_units(experiment, trainval, experiment.published_params)[:count]
+    opened = open_experiment(experiment, listener)
     listener(experiment.configured(experiment.method.name))
-    on_validation = tell_validations(listener, experiment.method.name, run="training")
+    how = count, keep_weights, build_trainer
+    records = run_apart(_train, opened, *how, listener=listener)
+    return published_units(opened, count), records
+
+
+def published_units(opened: OpenedExperiment, count: int | None = None) -> list[Unit]:
+    """The models that `train` trains."""
+    experiment = opened.experiment
+    return trial_units(experiment, opened.trainval, experiment.published_params)[:count]
+
+
+def _train(
+    opened: OpenedExperiment,
+    count: int | None,
+    keep_weights: bool,
+    build_trainer: BuildTrainer,
+    listener: Listener,
+) -> list[FoldRecord]:
+    on_validation = tell_validations(listener, opened.method, run="training")
+    units = published_units(opened, count)
     try:
-        records = run_trial(
+        return run_trial(
             units, on_validation, keep_weights=keep_weights, build_trainer=build_trainer
         )
     except TrainingFailed as failure:
         raise HarnessError(f"training failed: {failure}\n  traceback: {failure.trace}") from None
-    return units, records
 
 
 def mean_score(folds: Sequence[FoldRecord]) -> float:

@@ -266,4 +266,4 @@ def test_the_trial_of_a_killed_worker_is_done_by_the_other(
     out, err = process.finish()
     assert process.exit_code == 0, err
     assert "6 trials, 0 failed" in out
-    assert "a worker ended with exit code -9" in err and "the others did its part" in err
+    assert "a worker of triplet ended with exit code -9" in err and "the others did its part" in err

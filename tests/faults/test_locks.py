@@ -84,7 +84,9 @@ def test_simultaneous_evaluations_test_a_naive_row_once(
         experiment = build_experiment(folder_config.updated(values))
         trainval = open_part(experiment, "trainval")
         open_part(experiment, "test")
-        actions.append(lambda e=experiment, t=trainval: evaluate_naive(e, t, ignore))
+        actions.append(
+            lambda e=experiment, f=trainval.fingerprint: evaluate_naive(e, f, (), ignore)
+        )
     at_once(actions)
     entries = read_ledger(experiment.results / LEDGER, [])
     looks = [(entry["method"], entry["repetition"]) for entry in entries]

@@ -32,6 +32,7 @@ from harness.searching.trials import index_of
 from harness.system import workers
 from harness.system.progress import Event, TrialEnded, TrialReturned, Validated
 from harness.system.trouble import trouble_in
+from harness.system.worker_process import Turn
 from harness.training.fold import run_fold
 from harness.training.trainer import Trainer
 
@@ -258,7 +259,7 @@ def test_a_lost_device_ends_the_worker_without_spending_the_trial(
 ) -> None:
     """Ten trials used to fail in seconds; now the worker ends, and what follows it goes on."""
     started: list[int] = []
-    monkeypatch.setattr(workers._Crew, "_start", lambda self, number: started.append(number))
+    monkeypatch.setattr(workers._Crew, "_start", lambda self, slot, *turn: started.append(slot))
     wanted = folder_config.updated({"trials": 2})
     with monkeypatch.context() as patched:
         fail_at(patched, {3}, BROKEN)
@@ -273,7 +274,8 @@ def test_a_lost_device_ends_the_worker_without_spending_the_trial(
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_new_process_follows_a_worker_that_lost_its_device(tmp_path: Path, count: int) -> None:
     heard: list[Event] = []
-    workers.run_workers(lose_the_device, (str(tmp_path), count), CPU, count, 1, heard.append)
+    turns = [Turn("mine", (str(tmp_path), count))]
+    workers.run_workers(lose_the_device, turns, CPU, count, 1, heard.append)
     done = sorted((event.worker, event.method) for event in heard)
     assert done == [(number, "at last") for number in range(1, count + 1)]
 
@@ -281,7 +283,8 @@ def test_a_new_process_follows_a_worker_that_lost_its_device(tmp_path: Path, cou
 @pytest.mark.slow
 def test_a_device_that_is_lost_again_and_again_is_named(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="cpu failed 3 times in a row, each time in a new pr"):
-        workers.run_workers(lose_the_device, (str(tmp_path), 99), CPU, 2, 1, lambda event: None)
+        turns = [Turn("mine", (str(tmp_path), 99))]
+        workers.run_workers(lose_the_device, turns, CPU, 2, 1, lambda event: None)
     assert len(list(tmp_path.iterdir())) == 2 * 3
 
 

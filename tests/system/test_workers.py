@@ -14,7 +14,8 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.searching.loop import search
 from harness.system import workers
-from harness.system.progress import Event, Prepared
+from harness.system.progress import Event, Prepared, ignore
+from harness.system.worker_process import Turn
 
 CORES = len(os.sched_getaffinity(0))
 CPU = torch.device("cpu")
@@ -60,9 +61,8 @@ def test_workers_get_their_job_their_threads_and_a_gpu_each_and_may_start_proces
     heard: list[Event] = []
     before = dict(os.environ)
     with pretended_gpu(count=2):
-        workers.run_workers(
-            start_a_process, "job", torch.device("cuda"), 3, threads=1, listener=heard.append
-        )
+        turns = [Turn("mine", "job")]
+        workers.run_workers(start_a_process, turns, torch.device("cuda"), 3, 1, heard.append)
     assert dict(os.environ) == before
     cards = ["GPU-a", "GPU-b", "GPU-a"]
     for action, done in (("asking", 1), ("loading", 3)):
@@ -77,7 +77,8 @@ def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.Mon
     owned: list[str] = []
     with pretended_gpu(count=2):
         monkeypatch.setattr(torch.cuda, "set_device", owned.append)
-        workers.run_workers(tell_threads, "job", torch.device("cuda:1"), 1, 1, heard.append)
+        turns = [Turn("mine", "job")]
+        workers.run_workers(tell_threads, turns, torch.device("cuda:1"), 1, 1, heard.append)
         monkeypatch.undo()
     assert told(heard, "asking") == [(1, "cuda:1 of all", "job", 1)]
     assert owned == ["cuda:1"]  # else its first card would hold a context of ours, too
@@ -86,15 +87,15 @@ def test_a_gpu_that_is_asked_for_is_the_one_that_is_used(monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_workers")
 def test_a_worker_that_dies_is_noticed() -> None:
-    with pytest.raises(HarnessError, match="a worker ended with exit code 3"):
-        workers.run_workers(die, None, CPU, 2, threads=1, listener=lambda event: None)
+    with pytest.raises(HarnessError, match="a worker of mine: it ended with exit code 3"):
+        workers.run_workers(die, [Turn("mine", None)], CPU, 2, 1, ignore)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_workers")
 def test_what_the_user_can_mend_comes_back_from_a_worker() -> None:
     with pytest.raises(HarnessError, match="what the user can mend"):
-        workers.run_workers(complain, None, CPU, 2, threads=1, listener=lambda event: None)
+        workers.run_workers(complain, [Turn("mine", None)], CPU, 2, 1, ignore)
 
 
 @pytest.mark.slow
@@ -103,7 +104,7 @@ def test_a_worker_that_ends_with_an_error_does_not_end_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[Event] = []
-    job = (complain_if_first, str(tmp_path / "first"), CPU, 3)
+    turns = [Turn("mine", str(tmp_path / "first"))]
     with pytest.raises(HarnessError, match="no connection is free"):
-        workers.run_workers(*job, threads=1, listener=heard.append)
+        workers.run_workers(complain_if_first, turns, CPU, 3, 1, heard.append)
     assert len(heard) == 2

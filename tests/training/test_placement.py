@@ -9,10 +9,11 @@ import torch
 
 from benchmarks.pretended_gpu import pretended_gpu
 from harness.config import RunConfig
-from harness.data import sources
+from harness.data import neutral, sources
 from harness.experiment import Experiment, build_experiment
 from harness.system import cards
 from harness.system.progress import Event, Placed
+from harness.system.worker_process import Turn
 from harness.training import placement
 
 MakeExperiment = Callable[..., Experiment]
@@ -83,13 +84,17 @@ def test_features_are_encoded_apart_where_workers_follow(
     apart: list[str] = []
 
     def run(
-        target: Callable[..., None], job: object, device: torch.device, *rest: object, **how: bool
+        target: Callable[..., None], turn: Turn, device: torch.device, *rest: object, always: bool
     ) -> None:
-        assert how == {"apart": True}
+        assert always
         apart.append(str(device))
-        target(job, "cuda:0", lambda event: None)
+        with monkeypatch.context() as there:
+            there.setattr(sources, "is_own_process", lambda: True)
+            there.setattr(sources, "is_pristine", lambda: True)
+            target(turn.job, "cuda:0", lambda event: None)
 
-    monkeypatch.setattr(sources, "run_workers", run)
+    monkeypatch.delenv("HARNESS_IN_PROCESS")
+    monkeypatch.setattr(neutral, "call_apart", run)
     values = {"device": "cuda", "protocol": "frozen+crop=12+resize=16", "loader_workers": 0}
     config = folder_config.updated({**values, "workers": 0})
     with pretended_gpu(count=2) as gpu:
@@ -98,6 +103,3 @@ def test_features_are_encoded_apart_where_workers_follow(
         gpu.kernels.clear()
         sources.open_part(build_experiment(config), "trainval")  # they are there
         assert apart == ["cuda"] and not gpu.kernels
-        alone = config.updated({"workers": 1})
-        sources.open_part(build_experiment(alone), "test")
-        assert apart == ["cuda"] and gpu.kernels
