@@ -174,7 +174,11 @@ def _carried(first: _Asked, name: str, has_loss: bool) -> list[str]:
         shared = about.picks_searches or about.panel in (WHERE, DATA, OUTPUT)
         if shared and name in about.commands and key not in ("loss", "storage"):
             flag = (about.flags or (f"--{key.replace('_', '-')}",))[0]
-            words += [flag] if value is True else [] if value is False else [flag, str(value)]
+            if isinstance(value, bool):
+                words += [flag] * value
+            else:
+                several = value if isinstance(value, list | tuple) else [value]
+                words += [word for one in several for word in (flag, str(one))]
     return words
 
 

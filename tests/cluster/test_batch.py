@@ -85,6 +85,7 @@ def test_steps_wait_for_one_another_and_work_in_the_same_place(
         capsys,
         *("sweep", "--loss", "c2", "--over", "seed=0,1", "--dataset", "cars", "--preset", "mlrc"),
         *("--runs-dir", "my runs", "--results-dir", "mine", "--nodes", "3"),
+        *("--log", "csv", "--log", "wandb"),
         *("--then", "eval --reproductions 2", "--then", "report --pictures"),
     )
     first, second, third = map(options, scripts)
@@ -95,7 +96,7 @@ def test_steps_wait_for_one_another_and_work_in_the_same_place(
     # What a preset means differs between commands: it is not passed on.
     carried = ["--loss", "c2", "--dataset", "cars", *where]
     assert sorted(commands(scripts[1])[0]) == sorted(
-        ["harness", "eval", *carried, "--reproductions", "2"]
+        ["harness", "eval", *carried, "--log", "csv", "--log", "wandb", "--reproductions", "2"]
     )
     assert commands(scripts[2]) == [
         ["harness", "report", *where, "--pictures"],
