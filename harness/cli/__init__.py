@@ -50,7 +50,7 @@ INTERRUPTED = 130  # what typer returns after Ctrl-C
 BUG = 70  # "internal software error", as sysexits.h has it
 
 app = typer.Typer(
-    no_args_is_help=True,
+    invoke_without_command=True,  # prints the help
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # else brackets in help texts vanish
@@ -90,6 +90,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -97,13 +98,15 @@ def common(
         ),
     ] = False,
 ) -> None:
-    """Options of `harness` itself, before any command."""
+    """Options of `harness` itself, before any command. Without a command, print the help."""
+    if context.invoked_subcommand is None:
+        say(context.get_help())
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    2 for what the user can mend, 130 for Ctrl-C, 70 for a bug of ours, with a report to send.
+    2 for an error that the user can fix, 130 for Ctrl-C, 70 for a bug of ours, with a report.
     """
     replace_closed_streams()
     write_on_any_terminal()
