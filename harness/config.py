@@ -328,7 +328,7 @@ class RunConfig:
         panel=OUTPUT,
         commands=(
             *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "plot"),
-            *("compare", "leaderboard", "merge", "tables", "verdict"),
+            *("compare", "leaderboard", "merge", "tables", "verdict", "site"),
         ),
         is_path=True,
     )

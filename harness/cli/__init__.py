@@ -38,6 +38,7 @@ from harness.cli.report import report
 from harness.cli.retry import retry
 from harness.cli.search import search
 from harness.cli.show import show
+from harness.cli.site import site
 from harness.cli.submit import submit
 from harness.cli.sweep import sweep
 from harness.cli.tables import tables
@@ -71,6 +72,7 @@ app.command()(leaderboard)
 app.command()(compare)
 app.command()(verdict)
 app.command()(report)
+app.command()(site)
 app.command()(plot)
 app.command()(embed)
 app.command()(tables)

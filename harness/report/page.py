@@ -118,8 +118,38 @@ def _relevance(table: Table) -> tuple[int, int, str]:
     return len(separated), classes, max(row.time for row in judged.rows)
 
 
-def render(report: Report) -> str:
-    """The page as text."""
+def render(report: Report, home: str = "", shared: str = "") -> str:
+    """The page as text.
+
+    Args:
+        home: address of the page with all tables, if there is one.
+        shared: address of the script that draws figures. Default: the page contains it.
+    """
+    blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
+    judged = [table.board.judged for table in report.tables if table.board.judged is not None]
+    return render_template(
+        "page.html",
+        shared,
+        parts=PARTS,
+        conclusion=conclusions.of_tables(judged),
+        how_to_read=conclusions.HOW_TO_READ,
+        about_gains=ABOUT_GAINS,
+        answers=list(Answer),
+        home=home,
+        blocks=blocks,
+        ranks=rank_tables(judged),
+        problems=report.problems,
+        plotly="" if shared else _packed_plotly(),
+        data=_pack(_json({block["name"]: block["data"] for block in blocks})),
+    )
+
+
+def render_template(name: str, shared: str | None = None, **values: Any) -> str:
+    """A page with style and script.
+
+    Args:
+        shared: as in `render`; None for a page without figures.
+    """
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -129,25 +159,15 @@ def render(report: Report) -> str:
     )
     environment.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
     environment.filters["title_of"] = title_of
-    blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
-    judged = [table.board.judged for table in report.tables if table.board.judged is not None]
-    scripts = [_squeezed(_asset("report.js")), _plotly()]
-    page = environment.get_template("page.html").render(
-        parts=PARTS,
-        conclusion=conclusions.of_tables(judged),
-        how_to_read=conclusions.HOW_TO_READ,
-        about_gains=ABOUT_GAINS,
-        answers=list(Answer),
-        home="",
-        blocks=blocks,
-        ranks=rank_tables(judged),
-        problems=report.problems,
+    script = _squeezed(_asset("report.js"))
+    scripts = [script] if shared or shared is None else [script, plotly_script()]
+    page = environment.get_template(name).render(
         made={"time": now(), "command": command_line()},
-        policy=_policy(scripts),
+        policy=_policy(scripts, own_files=bool(shared)),
         style=Markup(_asset("report.css")),
-        script=Markup(_inline(scripts[0])),
-        plotly=_packed_plotly(),
-        data=_pack(_json({block["name"]: block["data"] for block in blocks})),
+        script=Markup(_inline(script)),
+        shared=shared or "",
+        **values,
     )
     return _squeezed(page)
 
@@ -290,7 +310,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _plotly() -> str:
+def plotly_script() -> str:
+    """The script that draws figures."""
     from plotly.offline import get_plotlyjs  # slow to import
 
     return str(get_plotlyjs())
@@ -302,7 +323,7 @@ def _json(value: Any) -> bytes:
 
 @cache
 def _packed_plotly() -> str:
-    return _pack(_plotly().encode())
+    return _pack(plotly_script().encode())
 
 
 def _pack(content: bytes) -> str:
@@ -316,12 +337,16 @@ def _inline(script: str) -> str:
     return script
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """Nothing from outside, and no script but ours, each known by its hash."""
+def _policy(scripts: Sequence[str], own_files: bool) -> str:
+    """Allow nothing from other hosts, and no script except ours, each by its hash.
+
+    Args:
+        own_files: allow scripts in files beside the page.
+    """
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
     allowed = {
         "default-src": "'none'",
-        "script-src": " ".join(f"'sha256-{value}'" for value in hashes),
+        "script-src": " ".join([f"'sha256-{v}'" for v in hashes] + ["'self'"] * own_files),
         "style-src": "'unsafe-inline'",  # Plotly sets styles of its elements
         "img-src": "data: blob:",
         "base-uri": "'none'",
