@@ -36,6 +36,7 @@ def list_(
     $ harness list losses --verbose --dataset cub
     """
     from harness import registry
+    from harness.imported_features import imported_datasets
 
     sections = {"losses": "loss", "datasets": "dataset", "protocols": "protocol", "trunks": "trunk"}
     if section not in (*sections, FIGURES, "all"):
@@ -47,7 +48,9 @@ def list_(
         if singular == "loss":
             _print_methods(registry.items(singular).values(), given.config.dataset, verbose)
             continue
-        for name, item in registry.items(singular).items():
+        imported = imported_datasets() if singular == "dataset" else []
+        more = {dataset.name: dataset for dataset in imported}
+        for name, item in {**registry.items(singular), **more}.items():
             say(f"  {name:<20} {item.summary}")
     if section in (FIGURES, "all"):
         _print_figures()

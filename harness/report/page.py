@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.errors import HarnessError
@@ -38,6 +34,7 @@ from harness.report import (
     trainings,
 )
 from harness.report.forest import forest
+from harness.report.html import asset, environment, policy, squeezed
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
 from harness.tables.leaderboard import validation_column
@@ -150,31 +147,20 @@ def render_template(name: str, shared: str | None = None, **values: Any) -> str:
     Args:
         shared: as in `render`; None for a page without figures.
     """
-    environment = Environment(
-        loader=PackageLoader("harness.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
-    environment.filters["title_of"] = title_of
-    script = _squeezed(_asset("report.js"))
+    templates = environment()
+    templates.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
+    templates.filters["title_of"] = title_of
+    script = squeezed(asset("report.js"))
     scripts = [script] if shared or shared is None else [script, plotly_script()]
-    page = environment.get_template(name).render(
+    page = templates.get_template(name).render(
         made={"time": now(), "command": command_line()},
-        policy=_policy(scripts, own_files=bool(shared)),
-        style=Markup(_asset("report.css")),
+        policy=policy(scripts, own_files=bool(shared)),
+        style=Markup(asset("report.css")),
         script=Markup(_inline(script)),
         shared=shared or "",
         **values,
     )
-    return _squeezed(page)
-
-
-def _squeezed(text: str) -> str:
-    """Without blank lines, which are a tenth of what a template makes."""
-    return re.sub(r"\n\s*\n+", "\n", text)
+    return squeezed(page)
 
 
 def _shown_blocks(table: Table, report: Report) -> list[dict[str, Any]]:
@@ -305,10 +291,6 @@ def missing(table: Table, no_pictures: bool) -> dict[str, str]:
     return found
 
 
-def _asset(name: str) -> str:
-    return (files("harness.report") / "templates" / name).read_text(encoding="utf-8")
-
-
 @cache
 def plotly_script() -> str:
     """The script that draws figures."""
@@ -335,21 +317,3 @@ def _inline(script: str) -> str:
     """A script as it may stand within <script>: nothing in it ends the element."""
     assert "</script" not in script and "<!--" not in script
     return script
-
-
-def _policy(scripts: Sequence[str], own_files: bool) -> str:
-    """Allow nothing from other hosts, and no script except ours, each by its hash.
-
-    Args:
-        own_files: allow scripts in files beside the page.
-    """
-    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    allowed = {
-        "default-src": "'none'",
-        "script-src": " ".join([f"'sha256-{v}'" for v in hashes] + ["'self'"] * own_files),
-        "style-src": "'unsafe-inline'",  # Plotly sets styles of its elements
-        "img-src": "data: blob:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in allowed.items())
