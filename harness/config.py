@@ -350,7 +350,7 @@ class RunConfig:
         commands=(
             *("eval", "sweep", "cost", "geometry", "show", "status", "report", "embed", "export"),
             "plot",
-            *("compare", "leaderboard", "merge", "tables", "verdict"),
+            *("compare", "leaderboard", "merge", "tables", "verdict", "site"),
         ),
         is_path=True,
     )

@@ -136,7 +136,7 @@ def _method(pair_loss: str, paper: str) -> Method:
 
 METHODS = (
     _method("c1", "Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020 (its loss)"),
-    _method("c2", "Hadsell, Chopra, LeCun, CVPR 2006, as the CCP paper has it"),
-    _method("ms", "Wang et al., CVPR 2019, as the CCP paper has it"),
-    _method("triplet", "Weinberger, Saul, JMLR 2009, as the CCP paper has it"),
+    _method("c2", "Hadsell, Chopra, LeCun, CVPR 2006, as in the CCP paper"),
+    _method("ms", "Wang et al., CVPR 2019, as in the CCP paper"),
+    _method("triplet", "Weinberger, Saul, JMLR 2009, as in the CCP paper"),
 )

@@ -54,7 +54,7 @@ def space(dataset: str, num_classes: int) -> Space:
 METHODS = (
     Method(
         name="softmax",
-        paper="none: a linear classifier, as in K. Roth's Deep-Metric-Learning-Baselines",
+        paper="A linear classifier, as in K. Roth's Deep-Metric-Learning-Baselines",
         build_loss=build_loss,
         space=space,
         # The rate that this code gives to everything.

@@ -40,6 +40,7 @@ from harness.cli.report import report
 from harness.cli.retry import retry
 from harness.cli.search import search
 from harness.cli.show import show
+from harness.cli.site import site
 from harness.cli.status import cancel, status
 from harness.cli.submit import submit
 from harness.cli.sweep import sweep
@@ -54,7 +55,7 @@ INTERRUPTED = 130  # what typer returns after Ctrl-C
 BUG = 70  # "internal software error", as sysexits.h has it
 
 app = typer.Typer(
-    no_args_is_help=True,
+    invoke_without_command=True,  # prints the help
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # else brackets in help texts vanish
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -74,6 +75,7 @@ app.command()(leaderboard)
 app.command()(compare)
 app.command()(verdict)
 app.command()(report)
+app.command()(site)
 app.command()(plot)
 app.command()(export)
 app.command()(embed)
@@ -97,6 +99,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -104,14 +107,16 @@ def common(
         ),
     ] = False,
 ) -> None:
-    """Options of `harness` itself, before any command."""
+    """Options of `harness` itself, before any command. Without a command, print the help."""
+    if context.invoked_subcommand is None:
+        say(context.get_help())
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    2 for what the user can mend, 130 for Ctrl-C, 143 for SIGTERM, 70 for a bug of ours, with a
-    report to send.
+    2 for an error that the user can fix, 130 for Ctrl-C, 143 for SIGTERM, 70 for a bug of ours,
+    with a report to send.
     """
     replace_closed_streams()
     write_on_any_terminal()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from harness.cli.display import plain_console, say
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
 
     from harness.tables.column import Table
 
-LEFT = ("method", "pair", "parameters", "source", "notes")
+LEFT = ("group", "method", "pair", "parameters", "source", "notes")
 
 # Columns of words, which are wrapped -> the width that they keep at least.
-WRAPPED = {"method": 16, "notes": 12}
+WRAPPED = {"method": 16, "group": 5, "notes": 12}
 
-WIDTH = 80  # of a table that is not printed on a terminal
+WIDTH = 80  # of a table that is not printed on a terminal, unless COLUMNS is set
 
 
 def print_columns(table: Table, names: Sequence[str] = ()) -> None:
@@ -47,6 +49,8 @@ def print_table(rows: pd.DataFrame, title: str, narrow: tuple[str, ...] = ()) ->
     needed = 1 + sum(width_of(rows[column]) for column in rows.columns)
     # A file has room for the whole table, unless words in it can be wrapped.
     wide = WIDTH if "notes" in rows.columns else max(needed, 100)
+    if os.environ.get("COLUMNS", "").isdigit():
+        wide = get_terminal_size().columns
     console = plain_console(width=None if sys.stdout.isatty() else wide)
     if narrow and needed > console.width:
         rows = rows[[c for c in rows.columns if c.startswith(narrow)]]

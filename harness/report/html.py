@@ -32,12 +32,17 @@ def squeezed(text: str) -> str:
     return re.sub(r"\n\s*\n+", "\n", text)
 
 
-def policy(scripts: Sequence[str]) -> str:
-    """Nothing from outside, and no script but ours, each known by its hash."""
+def policy(scripts: Sequence[str], own_files: bool = False) -> str:
+    """Allow nothing from other hosts, and no script except ours, each by its hash.
+
+    Args:
+        own_files: also allow scripts in files of the same site.
+    """
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
     allowed = {
         "default-src": "'none'",
-        "script-src": " ".join(f"'sha256-{value}'" for value in hashes) or "'none'",
+        "script-src": " ".join([f"'sha256-{value}'" for value in hashes] + ["'self'"] * own_files)
+        or "'none'",
         "style-src": "'unsafe-inline'",  # Plotly sets styles of its elements
         "img-src": "data: blob:",
         "base-uri": "'none'",

@@ -115,30 +115,50 @@ def _relevance(table: Table) -> tuple[int, int, str]:
     return len(separated), classes, max(row.time for row in judged.rows)
 
 
-def render(report: Report) -> str:
-    """The page as text."""
-    templates = environment()
-    templates.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
-    templates.filters["title_of"] = title_of
+def render(report: Report, home: str = "", shared: str = "") -> str:
+    """The page as text.
+
+    Args:
+        home: address of the page with all tables, if there is one.
+        shared: address of the script that draws figures. Default: the page contains it.
+    """
     blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
     judged = [table.board.judged for table in report.tables if table.board.judged is not None]
-    scripts = [squeezed(asset("report.js")), _plotly()]
-    page = templates.get_template("page.html").render(
+    return render_template(
+        "page.html",
+        shared,
         parts=PARTS,
         conclusion=conclusions.of_tables(judged),
         how_to_read=conclusions.HOW_TO_READ,
         about_gains=ABOUT_GAINS,
         answers=list(Answer),
-        home="",
+        home=home,
         blocks=blocks,
         ranks=rank_tables(judged),
         problems=report.problems,
-        made={"time": now(), "command": command_line()},
-        policy=policy(scripts),
-        style=Markup(asset("report.css")),
-        script=Markup(_inline(scripts[0])),
-        plotly=_packed_plotly(),
+        plotly="" if shared else _packed_plotly(),
         data=_pack(_json({block["name"]: block["data"] for block in blocks})),
+    )
+
+
+def render_template(name: str, shared: str | None = None, **values: Any) -> str:
+    """A page with style and script.
+
+    Args:
+        shared: as in `render`; None for a page without figures.
+    """
+    templates = environment()
+    templates.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
+    templates.filters["title_of"] = title_of
+    script = squeezed(asset("report.js"))
+    scripts = [script] if shared or shared is None else [script, plotly_script()]
+    page = templates.get_template(name).render(
+        made={"time": now(), "command": command_line()},
+        policy=policy(scripts, own_files=bool(shared)),
+        style=Markup(asset("report.css")),
+        script=Markup(_inline(script)),
+        shared=shared or "",
+        **values,
     )
     return squeezed(page)
 
@@ -272,7 +292,8 @@ def missing(table: Table, no_pictures: bool) -> dict[str, str]:
 
 
 @cache
-def _plotly() -> str:
+def plotly_script() -> str:
+    """The script that draws figures."""
     from plotly.offline import get_plotlyjs  # slow to import
 
     return str(get_plotlyjs())
@@ -284,7 +305,7 @@ def _json(value: Any) -> bytes:
 
 @cache
 def _packed_plotly() -> str:
-    return _pack(_plotly().encode())
+    return _pack(plotly_script().encode())
 
 
 def _pack(content: bytes) -> str:

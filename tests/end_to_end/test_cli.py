@@ -117,11 +117,33 @@ def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_shows_every_loss_with_paper_space_and_presets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["list", "losses"]) == 0
+    assert main(["list", "losses", "--verbose"]) == 0
     text = capsys.readouterr().out
     for name, method in registry.items("loss").items():
         assert f"  {name}" in text and method.paper in text
     assert "temperature [0.01, 100] log" in text and "presets: mlrc" in text
+
+
+def test_list_shows_losses_by_family_in_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "losses"]) == 0
+    families: dict[str, list[str]] = {}
+    family = ""
+    for line in capsys.readouterr().out.splitlines()[1:]:
+        if line.startswith("    "):
+            families[family].append(line.split()[0])
+        else:
+            family = line.strip(" :")
+            families[family] = []
+    listed = [name for names in families.values() for name in names]
+    assert sorted(listed) == sorted(registry.names("loss"))
+    assert {"contrastive", "triplet", "margin"} <= set(families["Losses on pairs and triplets"])
+    assert {"arcface", "proxynca"} <= set(families["Losses with proxies or class weights"])
+    assert families[registry.load_method("ccp").paper] == [
+        "ccp-c1",
+        "ccp-c2",
+        "ccp-ms",
+        "ccp-triplet",
+    ]
 
 
 def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]) -> None:

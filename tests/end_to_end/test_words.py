@@ -37,6 +37,12 @@ def test_h_is_help_of_every_command() -> None:
         assert "Usage: harness" in end.out
 
 
+def test_harness_alone_prints_its_help() -> None:
+    end = run([])
+    assert end.code == 0
+    assert "Usage: harness" in end.out and "search" in end.out
+
+
 def test_version_is_printed() -> None:
     end = run(["--version"])
     assert end.code == 0
@@ -235,11 +241,28 @@ def test_a_table_of_many_columns_is_cut_into_several_that_fit() -> None:
     assert len(blocks(rows, 1000)) == 1
 
 
+def test_many_group_letters_do_not_cut_a_table_in_two() -> None:
+    cells = {"group": "ABCDEFGHIJ", "method": "proxyanchor", "MAP@R 512": "20.14 ± 0.12"}
+    cells |= {"P@1 512": "58.35", "vs base": "+0.35 ± 0.39", "notes": "best value at the edge"}
+    assert len(blocks(pd.DataFrame([cells]), 80)) == 1
+
+
+@pytest.mark.parametrize("columns", [80, 132])
+def test_piped_tables_are_as_wide_as_columns_says(tmp_path: Path, columns: int) -> None:
+    put_table(tmp_path)
+    command = [sys.executable, "-m", "harness", "leaderboard", "--results-dir", str(tmp_path)]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    rule = next(line for line in done.stdout.splitlines() if line.strip().startswith("──"))
+    assert 78 < len(rule.rstrip()) <= columns
+    assert columns == 80 or len(rule.rstrip()) > 80
+
+
 def test_a_head_that_is_attached_works_as_documented() -> None:
-    """DRML's, as losses/README.md has it."""
+    """DRML's, as in losses/README.md."""
     text = (Path(__file__).parents[2] / "losses" / "README.md").read_text()
     (block,) = re.findall(
-        r"```python\n(  from harness.losses import DRMLLoss.*?)```", text, re.DOTALL
+        r"```python\n(  from harness.losses import DRML\n.*?)```", text, re.DOTALL
     )
     features = torch.randn(8, 512, requires_grad=True)
     exec(textwrap.dedent(block), {"features": features, "labels": torch.arange(8) % 4})
