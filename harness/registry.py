@@ -134,10 +134,13 @@ def load_method(name: str) -> Method:
 
 
 def full_name(method: str) -> str:
-    """What an alias stands for, or the row of a loss file; any other name stays as it is."""
+    """What an alias stands for, or the row of a loss file; any other name stays as it is.
+
+    Without torch, which the losses need, no alias is known.
+    """
     try:
         return load_method(method).name
-    except HarnessError:
+    except (HarnessError, ModuleNotFoundError):
         if is_file(method):
             raise
         return method
