@@ -17,15 +17,12 @@ ASYNCHRONOUS = (
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 )
 
-# Since torch 2.8; before, what a card says is a plain RuntimeError.
-AcceleratorError = getattr(torch, "AcceleratorError", lambda text, code: RuntimeError(text))
-
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 7.79 GiB "
         "of which 10.06 MiB is free."
     ),
-    AcceleratorError("CUDA error: out of memory" + ASYNCHRONOUS, 2),
+    torch.AcceleratorError("CUDA error: out of memory" + ASYNCHRONOUS, 2),
     RuntimeError("CUDA driver error: out of memory"),
     RuntimeError("HIP out of memory. Tried to allocate 2.00 GiB."),
     RuntimeError("MPS backend out of memory (MPS allocated: 17.98 GB, other allocations: 1 GB)."),
@@ -68,8 +65,10 @@ OUT_OF_MEMORY = [
 ]
 
 BROKEN = [
-    AcceleratorError("CUDA error: an illegal memory access was encountered" + ASYNCHRONOUS, 700),
-    AcceleratorError("CUDA error: device-side assert triggered" + ASYNCHRONOUS, 710),
+    torch.AcceleratorError(
+        "CUDA error: an illegal memory access was encountered" + ASYNCHRONOUS, 700
+    ),
+    torch.AcceleratorError("CUDA error: device-side assert triggered" + ASYNCHRONOUS, 710),
     RuntimeError("CUDA error: uncorrectable ECC error encountered" + ASYNCHRONOUS),
     RuntimeError("CUDA error: uncorrectable NVLink error detected during the execution"),
     RuntimeError("CUDA error: unspecified launch failure" + ASYNCHRONOUS),
