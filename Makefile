@@ -7,7 +7,7 @@ INSTALLED := .venv/installed$(if $(LOCKED),-locked)
 LOWEST := .venv-lowest
 UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .venv-uv/bin/uv)
 
-.PHONY: demo test fast test-lowest faults fuzz tables docs lint format audit
+.PHONY: demo test fast test-lowest faults fuzz tables papers figures docs lint format audit
 
 demo: $(INSTALLED)
 	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
@@ -38,6 +38,17 @@ fuzz: $(INSTALLED)
 tables: $(INSTALLED)
 	$(BIN)/harness leaderboard --results-dir results --against none
 	$(BIN)/harness verdict --results-dir results --against none --output results/VERDICT.md
+
+# Write docs/papers.md again, from what the papers state in protocols/papers.
+papers: $(INSTALLED)
+	$(BIN)/python docs/papers_page.py
+
+# Every figure of the papers, on glyphs and with few steps.
+figures: $(INSTALLED)
+	for figure in protocols/figures/*.yaml; do \
+		$(BIN)/harness sweep --figure "$$(basename "$$figure" .yaml)" --quick \
+			--runs-dir runs/figures --results-dir runs/figures/results || exit; \
+	done
 
 # The documentation site, in site/; it can be opened from disk.
 docs: $(INSTALLED)

@@ -1,12 +1,13 @@
 """Load on the shared parts: many workers that claim empty trials, and thousands of records.
 
 $ python -m benchmarks.load --workers 32 --trials 2000
-$ python -m benchmarks.load --workers 32 --trials 500 --storages postgres
+$ python -m benchmarks.load --workers 32 --nodes 8 --trials 500 --storages floor postgres
 $ python -m benchmarks.load --workers 32 --trials 200 --storages postgres --before ../old --rounds 3
 $ python -m benchmarks.load --records 10000
 
 The storages are measured one after the other in the same run. Compare them by the ratio: claims
 per second depend on what else the machine does. The processor time of a trial depends on it less.
+The storage `floor` is PostgreSQL with the fewest statements that a claim needs, without Optuna.
 With --before FOLDER, another version of the source is measured in turn with this one.
 """
 
@@ -39,7 +40,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from made_tables import full_record, put  # noqa: E402
-from postgres import find_programs, running_postgres  # noqa: E402
+from postgres import Postgres, find_programs, running_postgres  # noqa: E402
 
 from harness.config import RunConfig  # noqa: E402
 from harness.experiment import build_experiment  # noqa: E402
@@ -155,8 +156,7 @@ def _search(config: RunConfig, workers: int, nodes: int) -> Load:
     experiment = build_experiment(config)
     # The tables are created before the workers start.
     study, *_others = [Study(experiment, LABEL) for _ in range(nodes)]
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.searching.study"])
+    context = forks()
     spent = context.SimpleQueue()
     started = time.perf_counter()
     processes = [context.Process(target=work, args=(config, spent)) for _ in range(workers)]
@@ -179,6 +179,54 @@ def _search(config: RunConfig, workers: int, nodes: int) -> Load:
     claims = Counter(map(index_of, done))
     times = (seconds, elapsed - seconds, processor, opening)
     return Load(config.trials, *times, claims, failed=failed)
+
+
+def forks() -> Any:
+    """Processes that start with everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.searching.study"])
+    return context
+
+
+def search_plainly(server: Postgres, trials: int, workers: int) -> Load:
+    """The floor: as many workers, which lock a row, count, insert and later update a row."""
+    url = server.url().replace("+psycopg", "")
+    server.ask("CREATE TABLE lock AS SELECT 1 AS study")
+    server.ask("CREATE TABLE trial (number int, claimed timestamptz, done timestamptz)")
+    context = forks()
+    spent = context.SimpleQueue()
+    started = time.perf_counter()
+    with Watch(server.connections) as watch:
+        processes = [
+            context.Process(target=work_plainly, args=(url, trials, spent)) for _ in range(workers)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    elapsed = time.perf_counter() - started
+    failed = sum(bool(process.exitcode) for process in processes)
+    ((seconds,),) = server.ask("SELECT extract(epoch FROM max(done) - min(claimed)) FROM trial")
+    claims = Counter(number for (number,) in server.ask("SELECT number FROM trial"))
+    processor = sum(spent.get() for _ in range(workers - failed))
+    times = (float(seconds), elapsed - float(seconds), processor, 0.0)
+    return Load(trials, *times, claims, connections=watch.most, failed=failed)
+
+
+def work_plainly(url: str, trials: int, spent: Any) -> None:
+    """One worker of the floor, which connects for every transaction as a real one does."""
+    started = time.process_time()
+    while True:
+        with psycopg.connect(url) as connection:
+            connection.execute("SELECT FROM lock FOR UPDATE")
+            number = connection.execute("SELECT count(*) FROM trial").fetchone()[0]  # type: ignore[index]
+            if number == trials:
+                break
+            connection.execute("INSERT INTO trial VALUES (%s, clock_timestamp())", [number])
+        with psycopg.connect(url) as connection:
+            done = "UPDATE trial SET done = clock_timestamp() WHERE number = %s"
+            connection.execute(done, [number])
+    spent.put(time.process_time() - started)
 
 
 def config_for(folder: Path, trials: int, storage: str = "") -> RunConfig:
@@ -232,18 +280,30 @@ def sqlite(folder: Path) -> Iterator[tuple[str, None]]:
 @contextmanager
 def postgres(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
     """URL of a database on a server of the system, with its default settings, on loopback."""
+    with server_of_system() as server:
+        yield server.url(), server.connections
+
+
+@contextmanager
+def server_of_system() -> Iterator[Postgres]:
     programs = find_programs()
     if programs is None:
         raise SystemExit("PostgreSQL is not installed: apt-get install postgresql")
     with running_postgres(programs) as server:
-        yield server.url(), server.connections
+        yield server
 
 
 # Each yields the URL of a storage, and a function that counts the connections to it.
 STORAGES = {"journal": journal, "sqlite": sqlite, "postgres": postgres}
 
 
+FLOOR = "floor"
+
+
 def measure(storage: str, trials: int, workers: int, nodes: int) -> Load:
+    if storage == FLOOR:
+        with server_of_system() as server:
+            return search_plainly(server, trials, workers)
     with tempfile.TemporaryDirectory() as name, STORAGES[storage](Path(name)) as (url, count):
         return search(config_for(Path(name), trials, url), workers, nodes, count)
 
@@ -287,7 +347,7 @@ def main() -> None:
     parser.add_argument(
         "--storages",
         nargs="+",
-        choices=STORAGES,
+        choices=(FLOOR, *STORAGES),
         default=["journal", "sqlite"],
         help="Storages to measure. The others are compared with the first one.",
     )

@@ -60,6 +60,7 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
     """First line and text of each paragraph, list item, heading or table, without code blocks."""
     text = re.sub(r"^```.*?^```$", _blank, text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"<!--.*?-->", _blank, text, flags=re.DOTALL)
+    text = re.sub(r"(?<=\n\n)(    .*\n)+", _blank, text)
     start, lines = 1, list[str]()
     for number, line in enumerate((*text.splitlines(), ""), start=1):
         begins = bool(re.match(r"\s*([-*] |\d+\. |#)", line)) or (

@@ -31,9 +31,9 @@ from selenium.webdriver.common.by import By  # noqa: E402
 
 # Part, width, dark: what documents show.
 SHOTS = (
-    *(("tables", 1200, False), ("real", 1200, False), ("search", 1200, True)),
+    *(("conclusion", 1400, False), ("differences", 1400, False), ("search", 1200, True)),
     *(("training", 1200, False), ("classes", 1200, False), ("pictures", 1200, True)),
-    *(("cost", 1200, False), ("tables", 375, True)),
+    *(("cost", 1200, False), ("conclusion", 375, True)),
 )
 TALLEST = 1000  # pixels of a picture in a document
 COLOURS = 64  # of a picture: a third of the bytes, and nobody sees it

@@ -1,8 +1,8 @@
 """Pages of the documentation site that are not in docs/: a hook of MkDocs.
 
-Documents elsewhere in the repository (README.md, CHANGES.md, tables) become pages, and so does every
-file that a document links to. The two references are generated: commands from the command line,
-Python from docstrings.
+Documents elsewhere in the repository (README.md, CHANGES.md, tables) become pages, and so does
+every file that a document links to. The two references are generated: commands from the command
+line, Python from docstrings.
 """
 
 from __future__ import annotations

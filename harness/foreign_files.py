@@ -53,8 +53,7 @@ def check_archive(path: Path) -> None:
     gigabytes, and torch would do so without a word.
     """
     _check_link(path, path.parent)
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise RefusedFile("it is not a regular file")
+    check_regular(path)
     with zipfile.ZipFile(path) as archive:
         packed = [e.filename for e in archive.infolist() if e.compress_type != zipfile.ZIP_STORED]
         if packed:
@@ -62,6 +61,12 @@ def check_archive(path: Path) -> None:
         torn = archive.testzip()
     if torn is not None:
         raise RefusedFile(f"the checksum of {torn} in it is another")
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a device, a pipe or a folder in the place of a file."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise RefusedFile("it is not a regular file")
 
 
 def check_not_a_link(path: Path) -> None:

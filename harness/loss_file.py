@@ -23,7 +23,7 @@ from typing import TypeGuard
 from harness.errors import HarnessError
 from harness.losses.method import Method
 from harness.old_import_names import OLD_NAMES, is_own_module
-from harness.records.layout import SOURCE
+from harness.records.layout import SOURCE, VERSION
 from harness.system.files import make_folder, replacing
 
 # What people call the parts of a method: the arguments of Method, and other words for them.
@@ -41,6 +41,12 @@ Sources = dict[str, bytes]
 def is_file(loss: str) -> bool:
     """Whether a loss is given as a file, not by name."""
     return loss.endswith(".py")
+
+
+def file_here(loss: str) -> str:
+    """The file in this folder that a name may stand for: my_loss.py for my_loss@1a2b3c4d."""
+    file = f"{loss.partition(VERSION)[0]}.py"
+    return "" if is_file(loss) or not Path(file).is_file() else file
 
 
 def absolute(loss: str) -> str:

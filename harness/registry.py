@@ -1,8 +1,8 @@
 """Names to objects: files found by listing their folder, users' files, installed packages.
 
-A file registers what it exports: METHODS, DATASETS, PROTOCOLS or TRUNKS. An installed package
-registers the same through an entry point in the group `harness.losses`, `harness.datasets`,
-`harness.protocols` or `harness.trunks`.
+A file registers what it exports: METHODS, DATASETS, PROTOCOLS, TRUNKS or LOGGERS. An installed
+package registers the same through an entry point in the group `harness.losses`,
+`harness.datasets`, `harness.protocols`, `harness.trunks` or `harness.loggers`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, convert_value_errors, spell_code_error, unknown
-from harness.loss_file import check_helpers, digest_of, is_file, modules_in, sources_of
+from harness.imported_features import find_imported
+from harness.loss_file import check_helpers, digest_of, file_here, is_file, modules_in, sources_of
 from harness.losses.method import LOSS_LR, Method, Preset, Space, check_space, on_step, type_of
 from harness.old_import_names import old_import_names
 from harness.protocols.protocol import SEPARATOR, EvaluationProtocol, check, parse_changes
+from harness.records.layout import VERSION
 from harness.system.forks import ending_forks
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ CATEGORIES = {
     ),
     "dataset": Category(
         *("harness.datasets", "DATASETS", "harness.datasets"),
-        "for your own images: --dataset folder:PATH",
+        "for your own images: --dataset folder:PATH; for features: harness data import-features",
     ),
     "protocol": Category(
         *("harness.protocols", "PROTOCOLS", "harness.protocols"),
@@ -69,6 +71,10 @@ CATEGORIES = {
     "trunk": Category(
         *("harness.trunks", "TRUNKS", "harness.trunks"),
         "to add one, create harness/trunks/{}.py",
+    ),
+    "logger": Category(
+        *("harness.loggers", "LOGGERS", "harness.loggers"),
+        "to add one, create harness/loggers/{}.py",
     ),
 }
 
@@ -137,19 +143,32 @@ def full_name(method: str) -> str:
     """What an alias stands for, or the row of a loss file; any other name stays as it is.
 
     Without torch, which the losses need, no alias is known.
+    A file that is not here may have been searched elsewhere: its name alone stands for its rows.
     """
+    if is_file(method):
+        return load_method(method).name if Path(method).is_file() else Path(method).stem
     try:
         return load_method(method).name
     except (HarnessError, ModuleNotFoundError):
-        if is_file(method):
-            raise
         return method
+
+
+def find_file(loss: str) -> str:
+    """The Python file in this folder that a name stands for: my_loss, or my_loss@1a2b3c4d.
+
+    Any other name stays as it is, such as that of a registered loss or of another version.
+    """
+    stem, version, _ = loss.partition(VERSION)
+    file = file_here(loss)
+    if not file or any(stem in (item.name, *item.aliases) for item in items("loss").values()):
+        return loss
+    return loss if version and load_method(file).name != loss else file
 
 
 def load_dataset(spec: str) -> tuple[Dataset, Path | None]:
     """A data set by name, and the path behind a colon as in `folder:PATH`."""
     name, colon, path = spec.partition(":")
-    dataset: Dataset = load_item("dataset", name)
+    dataset: Dataset = find_imported(name) or load_item("dataset", name)
     if colon and not dataset.needs_root:
         raise HarnessError(f"data set '{name}' is embedded and has no path; give --dataset {name}")
     return dataset, Path(os.path.expanduser(path)) if path else None
@@ -232,7 +251,7 @@ def _method_of_file(path: Path) -> Method:
         check_space(method.space("cub", 8))
         method.preset("mlrc", "cub")
     # The source is part of the name, so that an edited loss never continues an old study.
-    return replace(method, name=f"{method.name}@{digest_of(sources_of(path))}")
+    return replace(method, name=f"{method.name}{VERSION}{digest_of(sources_of(path))}")
 
 
 def _check_name(path: Path, name: str) -> None:

@@ -130,7 +130,7 @@ class RelationHead(nn.Module):
         if features.ndim != 2 or features.shape[1] != self.in_features:
             shape = tuple(features.shape)
             raise ValueError(f"features must have shape (batch, {self.in_features}), got {shape}")
-        chunks = features.reshape(len(features), self.groups, -1)
+        chunks = features.unflatten(1, (self.groups, -1))
         nodes = self.node(chunks)
         nodes = normalize(nodes, dim=2, eps=_least_divisor(nodes))
         # Relations and decoders do not train the trunk; decoders do not train the nodes.

@@ -78,6 +78,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """Glyphs are rendered once for all tests, never into the user's own cache."""
     folder = tmp_path_factory.getbasetemp().parent / "cache"
     monkeypatch.setenv("HARNESS_CACHE", str(folder))
+    monkeypatch.setenv("HARNESS_FEATURES", str(folder / "imported"))
     return folder
 
 

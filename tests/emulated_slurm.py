@@ -50,10 +50,10 @@ AccountingStorageType=accounting_storage/none
 ReturnToService=2
 SlurmdParameters=config_overrides
 InactiveLimit=0
-KillWait=10
+KillWait=30
 MinJobAge=600
 SlurmctldTimeout=30
-SlurmdTimeout=10
+SlurmdTimeout=300
 JobRequeue=0
 GresTypes=gpu
 {nodes}
@@ -173,9 +173,17 @@ class EmulatedSlurm:
         lines = self.run("squeue", "-h", "-r", "-t", "all", "-j", job, "-o", "%i %T").splitlines()
         return dict(line.split() for line in lines)
 
-    def start_now(self, job: str) -> None:
-        """Do not wait for the two minutes that Slurm holds a requeued job for."""
-        self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+    def start_now(self, task: str, has_started: Callable[[], bool]) -> None:
+        """Do not wait for the two minutes that Slurm holds a requeued task for.
+
+        Slurm refuses as long as the task's last start is being cleared up.
+        """
+
+        def ask() -> bool:
+            self.run("scontrol", "update", f"jobid={task}", "StartTime=now")
+            return has_started()
+
+        wait_until(ask)
 
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
@@ -194,7 +202,7 @@ def emulated_slurm(folder: Path) -> Iterator[EmulatedSlurm]:
         cluster.stop()
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 240.0) -> None:
     """Fails if it takes longer."""
     end = time.monotonic() + seconds
     while not is_so():

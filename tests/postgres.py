@@ -78,9 +78,11 @@ class Postgres:
             self.process.wait(LONGEST)
             self.process = None
 
-    def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
-        user = f"harness:{password.replace(' ', '%20')}" if password else "harness"
-        return f"postgresql+psycopg://{user}@127.0.0.1:{self.port}/{database}"
+    def url(
+        self, database: str = "postgres", password: str = PASSWORD, user: str = "harness"
+    ) -> str:
+        who = f"{user}:{password.replace(' ', '%20')}" if password else user
+        return f"postgresql+psycopg://{who}@127.0.0.1:{self.port}/{database}"
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""

@@ -35,12 +35,26 @@ LAYERS = (
         ("verdicts",),
     ),
     *(
-        ("old_import_names", "loss_file", "registry", "split_file", "experiment"),
+        (
+            "old_import_names",
+            "loss_file",
+            "imported_features",
+            "registry",
+            "event_log",
+            "split_file",
+            "experiment",
+        ),
         ("model",),
         ("data",),
         ("training",),
     ),
-    *(("searching",), ("evaluation",), ("calibration", "sweeping"), ("report",), ("cli",)),
+    *(
+        ("searching",),
+        ("evaluation",),
+        ("calibration", "exported", "sweeping"),
+        ("report",),
+        ("cli",),
+    ),
     ("__init__", "__main__", "testing"),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -170,7 +184,7 @@ def test_a_public_function_can_be_called_again(
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         with pytest.raises(HarnessError):
-            getattr(harness, name)("no-such-loss")
+            getattr(harness, name)("no-such-loss", *(["folder"] if name == "export" else []))
         assert inspect.isfunction(getattr(harness, name))
 
 
@@ -201,7 +215,9 @@ def torch_free(folder: Path) -> Iterator[str]:
     light = ("harness.metrics.names", "harness.losses.method", "harness.config")
     yield from (f"import {module}" for module in light)
     report = [m for m in MODULES if within(m, "harness.report")]
-    with_models = [f"harness.report.{name}" for name in ("galleries", "stage_maps", "moons")]
+    with_models = [
+        f"harness.report.{name}" for name in ("galleries", "neighbours", "stage_maps", "moons")
+    ]
     yield from (f"import {module}" for module in report if module not in with_models)
     main = "__import__('harness.cli').cli.main"
     yield f"{main}(['--help'])"

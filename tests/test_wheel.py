@@ -77,6 +77,14 @@ def test_the_papers_figures_come_with_the_package(installed: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_the_papers_settings_come_with_the_package(installed: Path, tmp_path: Path) -> None:
+    files = {path.stem for path in (ROOT / "protocols/papers").iterdir()}
+    code = "from harness.sweeping.paper_settings import load_papers as p; print(*sorted(p()))"
+    text = run(sys.executable, "-c", code, cwd=tmp_path, path=installed)
+    assert files and text.split() == sorted(files)
+
+
+@pytest.mark.slow
 def test_a_loss_can_be_held_against_those_that_were_searched(
     installed: Path, tmp_path: Path
 ) -> None:

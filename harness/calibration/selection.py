@@ -145,7 +145,7 @@ def searched_pool(config: RunConfig, runs: Path, count: int) -> list[Params]:
     """Configurations that a search in a folder of runs tried: some of its better half."""
     keys = ("dataset", "protocol", *(["trunk"] if config.trunk else []))
     picked = {"runs_dir": str(runs), **{key: getattr(config, key) for key in keys}}
-    for search in find_searches([config.loss], picked):
+    for search in find_searches([config.loss], picked, in_database=False):
         experiment = build_experiment(search.config.updated({"loss": config.loss}))
         with search.study() as study:
             trials = [t for t in latest(trials_of(study)) if t.state == TrialState.COMPLETE]

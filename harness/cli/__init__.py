@@ -30,15 +30,18 @@ from harness.cli.display import (
 )
 from harness.cli.embed import embed
 from harness.cli.eval import evaluate
+from harness.cli.export import export
 from harness.cli.geometry import geometry
 from harness.cli.leaderboard import leaderboard
 from harness.cli.list import list_
 from harness.cli.merge import merge
 from harness.cli.plot import plot
+from harness.cli.query import query
 from harness.cli.report import report
 from harness.cli.retry import retry
 from harness.cli.search import search
 from harness.cli.show import show
+from harness.cli.status import cancel, status
 from harness.cli.submit import submit
 from harness.cli.sweep import sweep
 from harness.cli.tables import tables
@@ -46,6 +49,7 @@ from harness.cli.train import train
 from harness.cli.verdict import verdict
 from harness.errors import HarnessError
 from harness.system.files import naming_disk_trouble
+from harness.system.stopping import TERMINATED, Terminated, asked_to_stop, hearing_sigterm
 from harness.system.trouble import trouble_in
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
@@ -53,7 +57,6 @@ BUG = 70  # "internal software error", as sysexits.h has it
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # else brackets in help texts vanish
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -74,10 +77,14 @@ app.command()(compare)
 app.command()(verdict)
 app.command()(report)
 app.command()(plot)
+app.command()(export)
 app.command()(embed)
+app.command()(query)
 app.command()(tables)
 app.command()(merge)
 app.command()(show)
+app.command()(status)
+app.command()(cancel)
 app.command()(dashboard)
 app.command()(train)
 app.command("list")(list_)
@@ -105,27 +112,32 @@ def common(
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    2 for what the user can mend, 130 for Ctrl-C, 70 for a bug of ours, with a report to send.
+    2 for what the user can mend, 130 for Ctrl-C, 143 for SIGTERM, 70 for a bug of ours, with a
+    report to send.
     """
     replace_closed_streams()
     write_on_any_terminal()
     log_on_terminal()
     try:
-        with naming_disk_trouble():
+        with hearing_sigterm(), naming_disk_trouble():
             code = app(args=_expanded(arguments), standalone_mode=False, prog_name="harness")
             sys.stdout.flush()  # while a disk that is full can still be told of
+            if asked_to_stop() and code == INTERRUPTED:
+                code = TERMINATED
     except HarnessError as error:
         if isinstance(error.__cause__, BrokenPipeError):  # who read us, as `head`, has enough
             _stop_writing()
             return 0
         _complain(str(error))
         return 2
+    except Terminated:
+        code = TERMINATED
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         _complain(_in_words(error))
         return 2 if any(kind(error) for kind in (_is_refused_flag, _missing, trouble_in)) else BUG
-    if code == INTERRUPTED:
+    if code in (INTERRUPTED, TERMINATED):
         say("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
     return code if isinstance(code, int) else 0
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.display import say, spell, spell_seconds
-from harness.cli.options import Given, takes_config
+from harness.cli.options import Given, find_file, takes_config
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def check(
 
     $ harness check my_loss.py --dataset cub --protocol frozen --trunk efficientnet_lite0
     """
-    configs = [given.config.updated({"loss": loss}) for loss in losses]
+    configs = [given.config.updated({"loss": find_file(loss)}) for loss in losses]
     problems = [line for config in configs for line in _check_one(config)]
     if problems:
         raise HarnessError("\n  ".join(["a search would not work as intended:", *problems]))

@@ -91,6 +91,40 @@ def prepare(
     say(f"files: {benchmark.cache}")
 
 
+@data.command("import-features")
+def import_features(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File of numpy.savez with features and labels.")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the new data set.")],
+    computed_by: Annotated[
+        str, typer.Option(help="Network that computed the features. Default: features.")
+    ] = "features",
+) -> None:
+    """Bring features that were computed elsewhere as a data set for the frozen protocols.
+
+    The file has the arrays features (images, width) and labels (images,), whole numbers or text;
+    and optionally class_names, one for each number from 0, and names (images,). The features are
+    checked and kept under --name, so that the file is not needed any more.
+
+    $ harness data import-features dinov2.npz --name mine --computed-by dinov2_vits14
+    """
+    from harness import registry
+    from harness.imported_features import import_features as keep
+
+    listing = keep(file, name, computed_by, registry.names("dataset"))
+    features = listing.features
+    assert features is not None
+    say(
+        f"{name}: {len(listing.names):,} features of {features.width:,} dimensions, "
+        f"{listing.num_classes:,} classes"
+    )
+    say(f"  computed by: {features.computed_by}@{features.sha256[:8]}, as tables name it")
+    say(f"  sha256: {features.sha256}")
+    say(f"  files: {features.file.parent}")
+    say(f"next: harness search --loss LOSS --dataset {name} --protocol frozen-pairs")
+
+
 def _print_report(report: DatasetCheck) -> None:
     say(f"{report.dataset}:")
     for name, count in report.counts.items():

@@ -39,7 +39,11 @@ from harness.system.progress import (
 STOPPING = "stopping at the next validation; Ctrl-C again stops at once"
 
 # Work on images before any training, and what they are afterwards.
-PREPARED = {"decoding": "decoded", "encoding": "encoded by the trunk"}
+PREPARED = {
+    "decoding": "decoded",
+    "encoding": "encoded by the trunk",
+    "embedding": "embedded",
+}
 
 
 class _PlainConsole(Console):
@@ -146,7 +150,7 @@ def _failed(place: str, event: TrialEnded | ModelEnded) -> str:
 
 def _finalist(event: FinalistScored) -> str:
     place = f"{event.method}: finalist {event.finalist}/{event.finalists}"
-    outcome = f"failed: {event.reason}" if event.reason else f"score {_score(event.score)}"
+    outcome = f"failed: {event.reason}" if event.reason else f"score {spell_score(event.score)}"
     return f"{place}, other partition {event.partition}, {outcome}"
 
 
@@ -179,7 +183,7 @@ class Lines:
                 return f"{event.dataset}: {event.total} images {PREPARED[event.action]}"
             case Validated() if self.verbose:
                 where = f"fold {event.fold}, step {event.step}/{event.max_steps}"
-                return f"{event.method}: {where}, best so far {_score(event.best)}"
+                return f"{event.method}: {where}, best so far {spell_score(event.best)}"
             case TrialReturned():
                 place = f"{event.method}: trial {event.trial}/{event.trials}"
                 return f"{place} will be run again: {event.reason}"
@@ -203,16 +207,16 @@ class Lines:
             return f"{place} failed: {event.reason}"
         done = (event.point - 1) * event.seeds + event.seed
         left = self.pace.left("", done, event.points * event.seeds)
-        return f"{place}, score {_score(event.score)}, {left}"
+        return f"{place}, score {spell_score(event.score)}, {left}"
 
     def _trial(self, event: TrialEnded) -> str:
         place = f"{event.method}: trial {event.trial}/{event.trials}"
         if event.reason:
             return _failed(place, event)
-        score = f"{title_of(event.metric).lower()} {_score(event.score)}"
+        score = f"{title_of(event.metric).lower()} {spell_score(event.score)}"
         if event.pruned:
             score += f" expected: hopeless after fold {event.folds}"
-        best, seconds = f"best {_score(event.best)}", f"{event.seconds:.0f} s"
+        best, seconds = f"best {spell_score(event.best)}", f"{event.seconds:.0f} s"
         left = self.pace.left(event.method, event.trial, event.trials)
         return ", ".join([place, score, best, seconds, left])
 
@@ -222,7 +226,7 @@ class Lines:
             place += f", fold {event.fold}"
         if event.reason:
             return _failed(place, event)
-        return f"{place}, validation {_score(event.score)}" if self.verbose else ""
+        return f"{place}, validation {spell_score(event.score)}" if self.verbose else ""
 
     def _tested(self, event: Tested) -> str:
         if not event.reproductions:  # a naive baseline
@@ -230,7 +234,7 @@ class Lines:
         number, total = event.reproduction, event.reproductions
         place = f"{event.method}: reproduction {number}/{total}"
         left = self.pace.left(event.method, number, total)
-        return f"{place}, map@r {_score(event.score)}, {left}"
+        return f"{place}, map@r {spell_score(event.score)}, {left}"
 
 
 class Bars:
@@ -273,7 +277,7 @@ class Bars:
                 self._show(title, event.done, event.total, "images")
             case Validated():
                 title = f"  worker {event.worker}: {event.method} {event.unit}"
-                note = f"fold {event.fold}, best so far {_score(event.best)}"
+                note = f"fold {event.fold}, best so far {spell_score(event.best)}"
                 self._show(title, event.step, event.max_steps, note, f"worker {event.worker}")
             case TrialReturned():
                 self._say(f"{event.method} {event.trial} will be run again: {event.reason}")
@@ -288,15 +292,15 @@ class Bars:
             case PointEnded() if event.reason:
                 self._say(f"{event.method} {event.values} failed: {event.reason}")
             case PointEnded():
-                note = f"points, last {_score(event.score)}"
+                note = f"points, last {spell_score(event.score)}"
                 self._show("sweep", event.point, event.points, note)
             case FinalistScored():
                 self._say(_finalist(event))
             case TrialEnded():
-                note = f"trials, last {_score(event.score)} best {_score(event.best)}"
+                note = f"trials, last {spell_score(event.score)} best {spell_score(event.best)}"
                 self._count(event.method, event.trials, note)
             case Tested() if event.reproductions:
-                note = f"reproductions, last {_score(event.score)}"
+                note = f"reproductions, last {spell_score(event.score)}"
                 self._count(event.method, event.reproductions, note)
 
     def _count(self, method: str, total: int, note: str) -> None:
@@ -338,5 +342,6 @@ def short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _score(value: float | None) -> str:
-    return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"
+def spell_score(score: float | None) -> str:
+    """A score between 0 and 1 in percent, as tables have it; a dash for none."""
+    return f"{score:.2%}" if score is not None and math.isfinite(score) else "-"

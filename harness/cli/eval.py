@@ -65,7 +65,7 @@ def evaluate(
     from harness.metrics.names import parse_metrics
 
     wanted, losses = split_metrics(metrics, given.losses)
-    with progress(verbose) as listener:
+    with progress(verbose, given.config) as listener:
         from harness.evaluation.reproductions import evaluate as run_evaluation
 
         done = run_evaluation(losses, given.values, listener, parse_metrics(wanted), single_512)

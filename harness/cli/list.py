@@ -30,6 +30,7 @@ def list_(
     $ harness list losses --dataset glyphs
     """
     from harness import registry
+    from harness.imported_features import imported_datasets
 
     sections = {"losses": "loss", "datasets": "dataset", "protocols": "protocol", "trunks": "trunk"}
     if section not in (*sections, FIGURES, "all"):
@@ -38,7 +39,9 @@ def list_(
         if section not in (plural, "all"):
             continue
         say(f"{plural}:")
-        for name, item in registry.items(singular).items():
+        imported = imported_datasets() if singular == "dataset" else []
+        more = {dataset.name: dataset for dataset in imported}
+        for name, item in {**registry.items(singular), **more}.items():
             if singular == "loss":
                 _print_method(item, given.config.dataset)
             else:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import shlex
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -28,6 +28,11 @@ from harness.config import (
     parse_assignments,
 )
 from harness.errors import HarnessError
+from harness.loss_file import file_here
+from harness.records.layout import VERSION
+
+if TYPE_CHECKING:
+    from harness.system.progress import Listener
 
 Verbose = Annotated[
     bool,
@@ -211,7 +216,9 @@ def _flag(name: str, hint: Any, about: Key, command: str) -> Any:
         parser=_number_or_word if int in get_args(hint) else None,
         rich_help_panel=about.panel,
     )
-    type_: Any = list[str] if name == "loss" else hint if hint in (bool, int, float) else str
+    type_: Any = (
+        list[str] if name == "loss" else hint if hint in (bool, int, float, list[str]) else str
+    )
     return Annotated[type_ | None, option]
 
 
@@ -231,7 +238,7 @@ def _help(about: Key, command: str) -> str:
 
 def read_given(flags: Mapping[str, Any]) -> Given:
     """What shared flags say, by the names of their parameters."""
-    losses = [*(flags.get("loss") or []), *(flags.get("more") or [])]
+    losses = [find_file(loss) for loss in (*(flags.get("loss") or []), *(flags.get("more") or []))]
     return Given(losses, read_values(flags.get("config"), flags.get("set_"), flags))
 
 
@@ -269,9 +276,27 @@ def full_name(method: str) -> str:
     return registry.full_name(method)
 
 
-def rows_named(methods: Sequence[str] | None, rows: Container[str]) -> tuple[str, ...]:
-    """Rows of tables by their names, by aliases or by loss files."""
-    return tuple(name if name in rows else full_name(name) for name in methods or ())
+def find_file(loss: str) -> str:
+    """The loss file in this folder that a name stands for; any other name stays as it is."""
+    if not file_here(loss):
+        return loss
+    from harness import registry  # as above
+
+    return registry.find_file(loss)
+
+
+def rows_named(methods: Sequence[str] | None, rows: Collection[str]) -> tuple[str, ...]:
+    """Rows of tables by their names, by aliases, by loss files or by the names of these."""
+    return tuple(_row_named(name, rows) for name in methods or ())
+
+
+def _row_named(name: str, rows: Collection[str]) -> str:
+    if name in rows or (found := full_name(name)) in rows:
+        return name if name in rows else found
+    versions = sorted(row for row in rows if row.startswith(f"{found}{VERSION}"))
+    if len(versions) > 1:
+        raise HarnessError(f"which version of {found}? Give one of {', '.join(versions)}")
+    return versions[0] if versions else found
 
 
 def split_metrics(metrics: list[str] | None, names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -301,13 +326,19 @@ def next_command(*words: str, values: Mapping[str, Any], keys: Sequence[str]) ->
 
 
 @contextmanager
-def progress(verbose: bool) -> Iterator[Any]:
-    """A listener that shows bars on a terminal and writes plain lines elsewhere."""
+def progress(verbose: bool, config: RunConfig | None = None) -> Iterator[Listener]:
+    """A listener that shows bars on a terminal and writes plain lines elsewhere.
+
+    Args:
+        config: the loggers that it names hear the same events.
+    """
     from harness.cli.display import Bars, Lines, is_for_people
 
     display = Bars() if is_for_people() else Lines(verbose)
     with display:  # at once: what is imported next takes seconds
+        from harness.event_log import with_logs
         from harness.registry import forget_listings
 
         forget_listings()  # of another command in this process
-        yield display
+        with with_logs(config or RunConfig(), display) as listener:
+            yield listener

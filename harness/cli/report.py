@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from harness.cli.display import say
-from harness.cli.options import Against, Given, check_output, rows_named, takes_config
-from harness.errors import HarnessError
+from harness.cli.options import Against, Given, check_output, find_file, rows_named, takes_config
 from harness.loss_file import is_file
 from harness.plain_text import counted
-
-if TYPE_CHECKING:
-    from harness.report.page import Report
 
 
 @takes_config("report")
@@ -64,13 +60,14 @@ def report(
     """
     started = time.perf_counter()
     check_output(output, ".html")
-    from harness.report.page import read_report, render
-    from harness.system.files import write_text
+    from harness.report.page import read_report
+    from harness.report.write import add_pictures, write_report
 
     made = read_report(given.results, tables or [], against)
     if pictures:
         from harness.report.galleries import PictureSettings
 
+        method = [find_file(name) for name in method or ()]
         settings = PictureSettings(
             methods=rows_named(method, {row for t in made.tables for row in t.methods}),
             count=queries,
@@ -78,31 +75,15 @@ def report(
             queries=tuple(query or ()),
             pixels=pixels,
             points=points,
-            loss_files=tuple(filter(is_file, method or ())),
+            loss_files=tuple(filter(is_file, method)),
         )
-        _add_pictures(made, given.values, settings)
-    page = render(made)
-    try:
-        write_text(output, page)
-    except OSError as error:
-        raise HarnessError(f"cannot write {output}: {error.strerror}; --output FILE") from None
+        add_pictures(made, given.values, settings)
+    written = write_report(made, output)
     for problem in made.problems:
         say(f"warning: {problem}", file=sys.stderr)
     for name, parts in made.missing.items():
         for reason in parts.values():
             say(f"warning: {name}: {reason}", file=sys.stderr)
-    size, seconds = len(page.encode()) / 1e6, time.perf_counter() - started
+    size, seconds = written / 1e6, time.perf_counter() - started
     say(f"{output}: {counted(len(made.tables), 'table')}, {size:.1f} MB, {seconds:.1f} s")
     say("open it in a browser; it is one file and makes no network requests")
-
-
-def _add_pictures(made: Report, values: dict[str, Any], settings: Any) -> None:
-    """To every table that they can be had of; the others say why not."""
-    from harness.report.galleries import make_pictures
-
-    for table in made.tables:
-        try:
-            made.pictures[table.name] = make_pictures(table, values, settings)
-        except HarnessError as error:
-            reason = f"No pictures: {error}. {table.name} needs its data set and its models."
-            made.missing[table.name] = {"pictures": reason}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from harness.cli.display import say, short, spell, spell_seconds
+from harness.cli.display import say, short, spell, spell_score, spell_seconds
 from harness.cli.leaderboard import print_selection
 from harness.cli.options import Given, takes_config
 from harness.errors import HarnessError
@@ -42,21 +43,32 @@ def show(given: Given) -> None:
                     say(f"  {error}")
         except HarnessError as error:
             problems.append(f"{one.folder}: {error}")
-    for table in sorted({one.table for one in found}):
-        _print_selection(given.results / table)
+    for one in {one.table: one for one in found}.values():
+        try:
+            _print_selection(given.results, one)
+        except HarnessError as error:
+            problems.append(f"{one.table}: {error}")
     if problems:
         raise HarnessError("\n  ".join(["not everything could be shown:", *problems]))
 
 
-def _print_selection(table: Path) -> None:
+def _print_selection(results: Path, one: FoundSearch) -> None:
+    """How well validation predicts the test, of all methods in the table of a search."""
     from harness.records.layout import RECORDS
+    from harness.searching.shared_records import SharedRecords
     from harness.tables.leaderboard import build, selection_remark
 
-    if not (table / RECORDS).exists():
-        return
-    board = build(table)
+    with TemporaryDirectory() as copies:  # to show is not to change the folder of results
+        folder = results / one.table
+        if one.config.storage and not (folder / RECORDS).exists():
+            folder = Path(copies) / one.table
+            storage = one.storage(reads_only=True)
+            SharedRecords(storage, one.place.runs, Path(copies)).fetch_table(folder)
+        if not (folder / RECORDS).exists():
+            return
+        board = build(folder)
     if remark := selection_remark(board.frame, board.shape):
-        say(f"{table}: {remark}")
+        say(f"{results / one.table}: {remark}")
         print_selection(board.frame)
 
 
@@ -81,10 +93,11 @@ def print_summary(summary: SearchSummary) -> None:
     seed = f" (seed {summary.seed})" if summary.seed else ""
     say(f"{summary.method}{seed}: {_counts(summary)}")
     metric = summary.metric.replace("_at_", "@")
-    say(f"  best validation {metric} {summary.best_score:.4f} (trial {summary.best_trial + 1})")
-    scores = " ".join(f"{score:.4f}" for score in summary.fold_scores)
+    best = spell_score(summary.best_score)
+    say(f"  best validation {metric} {best} (trial {summary.best_trial + 1})")
+    scores = " ".join(spell_score(score) for score in summary.fold_scores)
     parts = "folds" if summary.selection is None else "quarters, by partition"
-    say(f"  {parts}: {scores}, standard deviation {summary.fold_spread:.4f}")
+    say(f"  {parts}: {scores}, standard deviation {spell_score(summary.fold_spread)}")
     if summary.selection is not None and summary.selection["finalists"]:
         say(f"  finalists: {_finalists(summary.selection)}")
     say(f"  params: {spell(summary.best_params)}")
@@ -108,11 +121,11 @@ def _finalists(selection: SelectionFacts) -> str:
     """The mean over partitions of each finalist, and how far luck can move it."""
     pairs = zip(selection["finalists"], selection["partition_scores"], strict=True)
     means = [
-        f"trial {trial + 1} {statistics.mean(scores):.4f} ({len(scores)} partitions)"
+        f"trial {trial + 1} {spell_score(statistics.mean(scores))} ({len(scores)} partitions)"
         for trial, scores in pairs
     ]
     noise = selection["partition_noise"]
-    known = "" if noise is None else f"; noise of a score between partitions {noise:.4f}"
+    known = "" if noise is None else f"; noise of a score between partitions {spell_score(noise)}"
     return ", ".join(means) + known
 
 
@@ -135,7 +148,7 @@ def _curve(summary: SearchSummary) -> str:
         best = scores.get(trial, best)
         share = (best - first) / (last - first) if last > first else 1.0
         bars += BARS[round(share * (len(BARS) - 1))]
-    steps = ", ".join(f"{score:.4f} ({trial + 1})" for trial, score in summary.curve[-4:])
+    steps = ", ".join(f"{spell_score(score)} ({trial + 1})" for trial, score in summary.curve[-4:])
     return f"{bars} {steps}"
 
 

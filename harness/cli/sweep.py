@@ -109,7 +109,7 @@ def sweep(
         raise HarnessError("--quick is for a figure of a paper: --figure NAME")
     else:
         asked = Sweep(values=given.values, test=test, seeds=seeds or 1, **own)
-    with progress(verbose) as listener:
+    with progress(verbose, given.config) as listener:
         table = run_sweep(replace(asked, max_points=max_points), listener)
     print_columns(table.table)
     say(f"files in {table.folder}: {SWEEP_CSV}, {SWEEP_MARKDOWN}, {SWEEP_LATEX}")

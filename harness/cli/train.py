@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.display import say, spell, spell_adjusted
+from harness.cli.display import say, spell, spell_adjusted, spell_score
 from harness.cli.options import Given, progress, takes_config
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
     from harness.evaluation.naive import validate_naive
     from harness.training.trial import mean_score, train
 
-    with progress(verbose=True) as listener:
+    with progress(True, config) as listener:
         units, folds = train(config, count, listener, keep_weights=geometry)
     experiment, metric = units[0].experiment, units[0].experiment.protocol.metric
     say(f"{experiment.method.name} on {experiment.dataset_label}, {experiment.protocol.name}")
@@ -50,12 +50,13 @@ def _train_one(config: RunConfig, count: int | None, naive: bool, geometry: bool
     for unit, fold in zip(units, folds, strict=True):
         where = f"at step {fold.best_step} of {fold.steps}, {fold.seconds:.1f} s"
         facts = "".join(f", {fact} {value}" for fact, value in fold.hook.items())
-        say(f"  fold {fold.fold + 1}: validation {metric} {fold.best_score:.4f} {where}{facts}")
+        best = spell_score(fold.best_score)
+        say(f"  fold {fold.fold + 1}: validation {metric} {best} {where}{facts}")
         if naive:
             score, size = validate_naive(experiment, fold.fold)
-            say(f"    before training, PCA to {size}: {score:.4f}")
+            say(f"    before training, PCA to {size}: {spell_score(score)}")
         if geometry:
             for part, values in class_geometry(unit).items():
                 radius, distance = values["covering_radius"], values["class_distance"]
                 say(f"    {part} classes: covering radius {radius:.4f}, distance {distance:.4f}")
-    say(f"  mean {mean_score(folds):.4f}; files: {experiment.runs}")
+    say(f"  mean {spell_score(mean_score(folds))}; files: {experiment.runs}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import HarnessError
+from harness.system.stopping import TERMINATED
 
 SIGNAL_SECONDS = 120  # between the signal that stops a command and the time limit
 
@@ -97,6 +98,26 @@ class Step:
 # A word of a command that stands for the task's own share.
 SHARE = "{share}"
 
+# What a task notes about itself, which `harness status` reads.
+STARTED = "started"
+AT_LIMIT = "time limit: queued again"
+BY_SIGNAL = "stopped by SIGTERM"
+EXIT_CODE = "exit code "
+
+# The first lines of every task. USR1 comes before the time limit, TERM when the task is cancelled
+# or its node is taken away, INT from Ctrl-C. All stop the command: it saves a checkpoint and
+# returns its unit of work. Before the command has started, they keep it from starting.
+SIGNALS = """\
+stopped=
+command=
+stop() {
+    stopped=${stopped:-$1}
+    if [ -n "$command" ]; then kill -TERM "$command" 2>/dev/null; fi
+}
+trap 'stop limit' USR1
+trap 'stop term' TERM INT
+"""
+
 # What every task does around its command. `scontrol requeue` puts a task back into the queue as
 # often as needed; the array, the jobs that depend on it and the logs stay the same.
 AROUND = """\
@@ -106,34 +127,30 @@ work() {{
 
 notes={logs}/{name}_$task.notes
 note() {{ echo "$(date +%FT%T) ${{SLURMD_NODENAME:-$(hostname)}}: $*" >> "$notes"; }}
+note "{started}${{SLURM_RESTART_COUNT:+ again ($SLURM_RESTART_COUNT)}}, process $$"
 
-# USR1 comes before the time limit, TERM when the task is cancelled or its node is taken away.
-# Both stop the command: it saves a checkpoint and returns its unit of work.
-stopped=
-stop() {{ stopped=${{stopped:-$1}}; kill -TERM "$command" 2>/dev/null; }}
-trap 'stop limit' USR1
-trap 'stop term' TERM
-
-note "started${{SLURM_RESTART_COUNT:+ again ($SLURM_RESTART_COUNT)}}"
-work &
-command=$!
-if [ -n "$stopped" ]; then stop; fi
-wait "$command"
-code=$?
-while kill -0 "$command" 2>/dev/null; do
+code={terminated}
+if [ -z "$stopped" ]; then
+    work &
+    command=$!
+    if [ -n "$stopped" ]; then stop; fi
     wait "$command"
     code=$?
-done
+    while kill -0 "$command" 2>/dev/null; do
+        wait "$command"
+        code=$?
+    done
+fi
 
 if [ "$stopped" = limit ] && [ $code != 0 ] && [ -n "$SLURM_JOB_ID" ]; then
-    note "time limit: queued again"
+    note "{at_limit}"
     trap - TERM
     scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$task" && sleep 600
     note "time limit: could not be queued again"
-elif [ -n "$stopped" ]; then
-    note "stopped by SIGTERM"
+elif [ -n "$stopped" ] && [ $code != 0 ]; then
+    note "{by_signal}"
 else
-    note "exit code $code"
+    note "{exit_code}$code"
 fi
 exit $code
 """
@@ -158,11 +175,21 @@ def write_script(
         *(f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}" for name, value in options),
         "",
         "# Written by `harness submit`. Finished work is not repeated if it is submitted again.",
+        SIGNALS,
         *(f"export {name}={value}" for name, value in exported.items()),
         f"cd {shlex.quote(str(folder))}",
         "task=${SLURM_ARRAY_TASK_ID:-0}",
         *([f"shares=({shlex.join(step.shares)})"] if step.shares else []),
-        AROUND.format(work=_work(step), logs=shlex.quote(str(logs)), name=step.name),
+        AROUND.format(
+            work=_work(step),
+            logs=shlex.quote(str(logs)),
+            name=step.name,
+            started=STARTED,
+            at_limit=AT_LIMIT,
+            by_signal=BY_SIGNAL,
+            exit_code=EXIT_CODE,
+            terminated=TERMINATED,
+        ),
     ]
     return "\n".join(lines)
 

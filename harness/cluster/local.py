@@ -14,6 +14,7 @@ from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.system.cards import VISIBLE, visible_cards
 from harness.system.device import choose_device, device_count
+from harness.system.stopping import TERMINATED
 from harness.system.workers import worker_count
 
 KILLED = 128  # an exit code from here on is that of a signal
@@ -66,14 +67,21 @@ def run_step(
         _start(submission.log(step, task), script, _environment(task, url, cards[task]))
         for task in range(step.tasks)
     ]
-    codes = [process.wait() for process in running]
+    try:
+        codes = [process.wait() for process in running]
+    except KeyboardInterrupt:  # or SIGTERM: the tasks save their work
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+        raise
     for task, code in enumerate(codes):
         if code:
             log = submission.log(step, task)
-            lines = log.read_text(errors="replace").strip().splitlines()
-            reason = next((line for line in reversed(lines) if line.startswith("error: ")), "")
-            said = reason.removeprefix("error: ") or f"it ended with exit code {code}"
-            if code < 0 or code >= KILLED:
+            said = submission.last_error(step, task) or f"it ended with exit code {code}"
+            if code == TERMINATED:
+                said = "it was stopped; repeat the command to go on"
+            elif code < 0 or code >= KILLED:
                 said = (
                     "it was killed, or the machine ran out of memory; repeat the command to go "
                     "on where it stopped"

@@ -75,6 +75,15 @@ class Submission:
         except (OSError, UnicodeDecodeError):
             return []
 
+    def last_error(self, step: SubmittedStep, task: int) -> str:
+        """The last error in the log of a task, without the word; empty if there is none."""
+        try:
+            lines = self.log(step, task).read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        error = "error: "
+        return next((x.removeprefix(error) for x in reversed(lines) if x.startswith(error)), "")
+
     def write(self) -> None:
         values = {**asdict(self), "folder": str(self.folder), "logs": str(self.logs)}
         write_text(self.folder / SUBMISSION, json.dumps(values, indent=1) + "\n")

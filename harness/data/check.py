@@ -13,6 +13,7 @@ from harness import registry
 from harness.data.duplicates import alike_groups, equal_groups, thumbnail
 from harness.data.image_cache import check_resized
 from harness.datasets.dataset import Dataset, Listing, decode_rgb, open_image
+from harness.errors import HarnessError
 from harness.system.progress import Listener, Prepared, ignore
 from harness.system.workers import cores
 
@@ -108,6 +109,11 @@ def check(spec: str, data_root: str = "", listener: Listener = ignore) -> Datase
     """
     dataset, path = registry.load_dataset(spec)
     listing = registry.list_images(dataset, path, data_root)
+    if listing.features is not None:
+        raise HarnessError(
+            f"data set '{dataset.name}' has features and no images; they were checked when they "
+            "were imported, and their SHA-256 is checked whenever they are used"
+        )
     short_side = registry.load_protocol(PROTOCOL, dataset.name).resize
     findings = list(_examine_all(dataset.name, listing, short_side, listener))
     return _report(dataset, listing, findings)

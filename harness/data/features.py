@@ -18,7 +18,8 @@ from harness.data.batches import Blocks, Source
 from harness.data.image_cache import OnProgress, no_progress
 from harness.data.loading import Loader
 from harness.data.mapped_file import ChecksummingWriter, MappedFile
-from harness.system.files import build_cache, check_room, read_json, write_json
+from harness.data.staging import open_cache
+from harness.system.files import check_room, read_json, write_json
 from harness.typed import convert
 
 BLOCK = 64  # images per step of the trunk
@@ -86,19 +87,21 @@ def open_features(
     open_images: Callable[[], Source],
     build_encoder: Callable[[], tuple[Encode, Loader]],
     on_progress: OnProgress = no_progress,
+    stage: Path | None = None,
 ) -> Features:
     """The features kept in `folder`, or computed into it now.
 
     Args:
         open_images: called only where there is something to compute.
         build_encoder: likewise; the loader brings images to where the encoder is.
+        stage: folder on a local disk; the features are read from a copy in it.
     """
 
     def build(work: Path) -> None:
         encode, loader = build_encoder()  # before the images: it takes seconds, they may take hours
         _compute(work, open_images(), encode, loader, on_progress)
 
-    return build_cache(folder, build, _read)
+    return open_cache(folder, build, _read, stage)
 
 
 def _read(folder: Path) -> Features:

@@ -15,9 +15,10 @@ from PIL import Image
 
 from harness.data.arrays import load_array
 from harness.data.mapped_file import ChecksummingWriter, MappedFile
+from harness.data.staging import open_cache
 from harness.datasets.dataset import Listing, check_size
 from harness.errors import EnvironmentFault, HarnessError, MachineError
-from harness.system.files import build_cache, check_room, read_json, write_json
+from harness.system.files import ELSEWHERE, check_room, read_json, write_json
 from harness.system.workers import cores
 from harness.typed import convert
 
@@ -231,6 +232,7 @@ def open_store(
     decoded: bool = True,
     depends_on: Mapping[str, Any] | None = None,
     on_progress: OnProgress = no_progress,
+    stage: Path | None = None,
 ) -> ImageStore:
     """The images of `indices`, from the cache or built into it now.
 
@@ -241,6 +243,7 @@ def open_store(
             short side alone.
         allow_broken: go on without images that cannot be decoded.
         decoded: keep decoded pixels; else the cache only says what was found.
+        stage: folder on a local disk; decoded pixels are read from a copy in it.
     """
 
     def build(work: Path) -> None:
@@ -251,7 +254,12 @@ def open_store(
 
     settings = depends_on or {"resize": short_side}
     folder = cache_dir / store_key(listing, indices, settings, decoded)
-    found = build_cache(folder, build, lambda folder: _read(folder, listing, indices, decoded))
+    found = open_cache(
+        folder,
+        build,
+        lambda folder: _read(folder, listing, indices, decoded),
+        stage if decoded else None,
+    )
     if found.broken and not allow_broken:
         raise HarnessError(_broken_message(found.broken))
     if not decoded:
@@ -416,7 +424,7 @@ def _check_space(listing: Listing, indices: Sequence[int], short_side: int, work
         work,
         needed,
         "the decoded images of this part",
-        "\n  or decode them every time: --cache off",
+        f"{ELSEWHERE}\n  or decode them every time: --cache off",
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from harness.config import RunConfig
+from harness.system.stopping import die_after_grace
 from harness.system.workers import cores
 
 MOST_PROCESSES = 8  # for one training process: a card is fed by fewer
@@ -56,7 +57,7 @@ class Loader:
             num_workers=self.processes,
             # They share the memory-mapped images; only a fork can take them along.
             multiprocessing_context="fork",
-            worker_init_fn=_ignore_interrupts,
+            worker_init_fn=_leave_signals_to_trainer,
             pin_memory=self.device.type == "cuda",  # else its copies would not be asynchronous
             generator=torch.Generator(),  # else creating the loader draws from the loss's stream
         )
@@ -103,6 +104,7 @@ def image_loader(config: RunConfig, device: torch.device) -> Loader:
     return open_loader(config, device, laborious=config.cache == "off")
 
 
-def _ignore_interrupts(process: int) -> None:
-    """Ctrl-C is for the process that trains, which ends its loaders itself."""
+def _leave_signals_to_trainer(process: int) -> None:
+    """Ctrl-C and SIGTERM are for the process that trains, which ends its loaders itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_after_grace()

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TypedDict
 
@@ -95,6 +95,15 @@ class MappedFile:
                 raise ValueError(f"{CHECKSUMS} is not of {path.name}")
         return cls(path, meta, (status.st_dev, status.st_ino), status.st_size, checksums)
 
+    def moved(self, folder: Path) -> MappedFile:
+        """A copy of the file in another folder, with the checksums that it should have."""
+        path = folder / self.path.name
+        _write_checksums(folder, list(self.checksums))
+        status = path.stat()
+        return replace(
+            self, path=path, meta=folder / self.meta.name, inode=(status.st_dev, status.st_ino)
+        )
+
     def check(self) -> None:
         """Raise EnvironmentFault if the file is not what it was, and have it built again.
 
@@ -103,7 +112,7 @@ class MappedFile:
         remain until the process ends.
         """
         try:
-            damage = self._find_damage()
+            damage = self.find_damage()
         except FileNotFoundError:
             return
         except OSError as error:
@@ -120,7 +129,8 @@ class MappedFile:
             f"  {rebuilt}; if this happens again, check the disk and its file system"
         )
 
-    def _find_damage(self) -> str:
+    def find_damage(self) -> str:
+        """What is wrong with the file; empty if every block is what it was."""
         with open(self.path, "rb") as file:
             status = os.fstat(file.fileno())
             if (status.st_dev, status.st_ino) != self.inode:

@@ -5,15 +5,20 @@ Trainval and test are stored apart, so that a search never opens a test image.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
+import numpy as np
+import torch
+
 from harness.config import RunConfig
+from harness.data.arrays import load_array
 from harness.data.batches import Source
 from harness.data.crops import CropSettings, Images
 from harness.data.features import Encode, Features, open_features
 from harness.data.image_cache import ImageFiles, ImageStore, open_store, store_key
 from harness.data.loading import Loader, image_loader
-from harness.errors import HarnessError
+from harness.errors import HarnessError, convert_value_errors
 from harness.experiment import Benchmark, build_benchmark, build_experiment, digest_of
 from harness.model.build import build_trunk
 from harness.system.device import device_count
@@ -30,6 +35,8 @@ def open_part(benchmark: Benchmark, part: str, listener: Listener = ignore) -> S
 
 def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) -> Images:
     """The pixels of a part, decoded now if they are not in the cache."""
+    if benchmark.listing.features is not None:
+        raise HarnessError(f"data set '{benchmark.dataset_label}' has features and no images")
     protocol, config = benchmark.protocol, benchmark.config
     listed = benchmark.listed(part)
     store = open_store(
@@ -41,6 +48,7 @@ def open_images(benchmark: Benchmark, part: str, listener: Listener = ignore) ->
         decoded=config.cache == "on",
         depends_on=protocol.cache_key("images"),
         on_progress=_progress_events("decoding", benchmark, listener),
+        stage=benchmark.stage,
     )
     _check_classes(benchmark, part, store)
     crops = CropSettings(
@@ -64,6 +72,8 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
     """What the trunk makes of a part before any training, computed now if it is not cached."""
     protocol, config = benchmark.protocol, benchmark.config
     listed = benchmark.listed(part)
+    if benchmark.listing.features is not None:
+        return _open_given(benchmark, listed)
     key = {
         "images": store_key(benchmark.listing, listed, protocol.cache_key("images")),
         "allow_missing": config.allow_missing,
@@ -78,13 +88,37 @@ def open_features_of(benchmark: Benchmark, part: str, listener: Listener = ignor
         return trunk.to(device).eval(), image_loader(config, device)
 
     folder = benchmark.cache / f"features-{digest_of(key)}"
-    if not folder.exists() and _workers_follow(benchmark):
+    kept = [folder, *([benchmark.stage / folder.name] if benchmark.stage else [])]
+    if not any(place.exists() for place in kept) and _workers_follow(benchmark):
         run_workers(_encode, (config, part), benchmark.device, 1, cores(), listener, apart=True)
     return open_features(
         folder,
         lambda: open_images(benchmark, part, listener),
         build_encoder,
         _progress_events("encoding", benchmark, listener),
+        benchmark.stage,
+    )
+
+
+def _open_given(benchmark: Benchmark, listed: list[int]) -> Features:
+    """The rows of a part of features that were computed elsewhere, apart from all others."""
+    listing = benchmark.listing
+
+    def read() -> Features:
+        given = benchmark.trunk.own_weights
+        assert given is not None
+        with convert_value_errors():
+            values = load_array(given.find(), np.float32)[listed]
+        digest = hashlib.sha256()
+        for index, row in zip(listed, values, strict=True):
+            digest.update(f"{listing.names[index]}\0{listing.labels[index]}\0".encode())
+            digest.update(row.tobytes())
+        return Features(digest.hexdigest()[:24], listed, values)
+
+    return open_features(
+        benchmark.cache / f"features-{store_key(listing, listed, {})}",
+        read,
+        lambda: (lambda features: features, Loader(torch.device("cpu"))),
     )
 
 

@@ -67,6 +67,23 @@ def decode_rgb(encoded: bytes) -> Image.Image:
 
 
 @dataclass(frozen=True)
+class ComputedFeatures:
+    """Features that somebody computed, in the place of images.
+
+    Attributes:
+        computed_by: name of the network, for tables.
+        file: of numpy, (n, width) float32, one row for each name of the listing.
+        sha256: of the file.
+        width: number of features.
+    """
+
+    computed_by: str
+    file: Path
+    sha256: str
+    width: int
+
+
+@dataclass(frozen=True)
 class Listing:
     """Images of a data set by index.
 
@@ -87,6 +104,7 @@ class Listing:
             the gallery that they search in (and for training images). None: every test image
             searches all others.
         missing: images that are listed but whose file is not there.
+        features: of a data set that has features and no images; nothing can be read from it.
     """
 
     names: tuple[str, ...]
@@ -102,6 +120,7 @@ class Listing:
     official_trainval: tuple[int, ...] | None = None
     queries: np.ndarray | None = None
     missing: tuple[int, ...] = ()
+    features: ComputedFeatures | None = None
 
     def __post_init__(self) -> None:
         assert len(self.names) == len(self.labels), "one label per image"
@@ -138,6 +157,32 @@ class Dataset:
     needs_root: bool = True
     expected: Mapping[str, int] = field(default_factory=dict)
     closed: bool = False
+
+
+def published_listing(dataset: Dataset) -> Listing:
+    """As many classes and images as were published, without files: to plan what to do with them.
+
+    The classes of each part have equally many images.
+    """
+    classes, images = dataset.expected["classes"], dataset.expected["images"]
+    train = dataset.expected.get("train_classes", classes // 2)
+    train_images = dataset.expected.get("train_images", images * train // classes)
+    labels = np.concatenate(
+        [
+            np.arange(train_images) % train,
+            train + np.arange(images - train_images) % (classes - train),
+        ]
+    )
+    return Listing(
+        names=tuple(map(str, range(images))),
+        labels=labels,
+        class_names=tuple(map(str, range(classes))),
+        read=lambda index: b"",
+        stamp=lambda index: "",
+        # SOP, which is published with one training class more than half, is cut into halves.
+        given_trainval=tuple(range(train)) if train > classes // 2 + 1 else None,
+        official_trainval=tuple(range(train)),
+    )
 
 
 def list_files(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
-from harness.datasets.dataset import Dataset, Listing, is_image_name, list_files
+from harness.datasets.dataset import Dataset, Listing, list_files
+from harness.datasets.walk import images_and_folders, images_below
 
 LAYOUT = "PATH/<class name>/<image>, one folder per class"
 SHOWN = 5  # misplaced images named in a message
-
-# What systems leave in folders: such are neither classes nor images.
-HIDDEN = (".", "__MACOSX", "@eaDir")
 
 
 def list_images(root: Path | None) -> Listing:
@@ -30,15 +27,15 @@ def list_class_folders(root: Path) -> Listing:
     A link to nothing is listed, as missing. An image beside the class folders, or deeper than they
     are, is of no class: it is refused, not left out.
     """
-    beside, classes = _images_and_folders(root)
+    beside, classes = images_and_folders(root)
     misplaced = list(beside)
     found: dict[str, dict[str, bool]] = {}
     for name in classes:
-        images, deeper = _images_and_folders(root / name)
+        images, deeper = images_and_folders(root / name)
         if images:
             found[name] = images
         for folder in deeper:
-            misplaced += _images_below(root, f"{name}/{folder}")
+            misplaced += images_below(root, f"{name}/{folder}")
     if misplaced:
         raise ValueError(_misplaced_message(root, misplaced))
     if not found:
@@ -50,22 +47,6 @@ def list_class_folders(root: Path) -> Listing:
     there = [is_there for images in found.values() for is_there in images.values()]
     missing = tuple(i for i, is_there in enumerate(there) if not is_there)
     return list_files(names, paths, labels, list(found), missing)
-
-
-def _images_and_folders(folder: Path) -> tuple[dict[str, bool], list[str]]:
-    """The images in a folder, each with whether its file is there, and the folders in it."""
-    with os.scandir(folder) as entries:
-        shown = [entry for entry in entries if not entry.name.startswith(HIDDEN)]
-    shown.sort(key=lambda entry: entry.name)
-    folders = [entry.name for entry in shown if entry.is_dir()]
-    images = {e.name: e.is_file() for e in shown if not e.is_dir() and is_image_name(e.name)}
-    return images, folders
-
-
-def _images_below(root: Path, name: str) -> list[str]:
-    images, deeper = _images_and_folders(root / name)
-    below = [path for folder in deeper for path in _images_below(root, f"{name}/{folder}")]
-    return [*(f"{name}/{image}" for image in images), *below]
 
 
 def _misplaced_message(root: Path, images: list[str]) -> str:

@@ -12,13 +12,13 @@ from harness.evaluation.kept_models import KeptModels
 from harness.system.files import replacing
 
 
-def write_embeddings(kept: KeptModels, path: Path) -> tuple[int, int]:
-    """Open the test classes and write what the models make of them; (images, dimensions)."""
+def test_arrays(kept: KeptModels) -> dict[str, np.ndarray]:
+    """Open the test classes; what the models make of them, by the names of `harness embed`."""
     test, listing = kept.embed(), kept.experiment.listing
     (together,) = (embedding.cpu().numpy() for embedding in test.embeddings["concatenated"])
     models = test.embeddings.get("separated", test.embeddings["concatenated"])
     labels, counted = np.unique(test.labels, return_inverse=True)
-    arrays: dict[str, Any] = {
+    return {
         "concatenated": together,
         "separated": np.stack([embedding.cpu().numpy() for embedding in models]),
         "labels": counted,
@@ -26,9 +26,15 @@ def write_embeddings(kept: KeptModels, path: Path) -> tuple[int, int]:
         "files": np.array([listing.names[index] for index in test.indices]),
         **({} if test.queries is None else {"queries": test.queries}),
     }
+
+
+def write_embeddings(kept: KeptModels, path: Path) -> tuple[int, int]:
+    """Open the test classes and write what the models make of them; (images, dimensions)."""
+    arrays: dict[str, Any] = {**test_arrays(kept)}
     try:
         with replacing(path) as file:
             np.savez_compressed(file, **arrays)
     except OSError as error:
         raise HarnessError(f"cannot write {path}: {error.strerror}") from None
-    return together.shape[0], together.shape[1]
+    images, size = arrays["concatenated"].shape
+    return images, size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,11 @@ def _load(unit: Unit, device: torch.device, weights: str) -> Model:
     except (ValueError, RuntimeError, FileNotFoundError) as error:
         if trouble_in(error) is not None and not isinstance(error, FileNotFoundError):
             raise
+        if unit.experiment.config.storage and isinstance(error, FileNotFoundError):
+            raise HarnessError(
+                f"the weights of fold {unit.fold + 1} are not in {unit.folder}; if another machine "
+                "trained them, repeat the command there"
+            ) from None
         raise HarnessError(
             f"the weights of fold {unit.fold + 1} in {unit.folder} cannot be read ({error}); with "
             "the folder moved away, a run that was not tested yet is trained again"
@@ -87,6 +93,10 @@ class KeptModels:
     @property
     def experiment(self) -> Experiment:
         return self.opened.experiment
+
+    def load(self) -> list[Model]:
+        """The models, in the order of the folds."""
+        return [_load(unit, self.experiment.device, WEIGHTS) for unit in self.units]
 
     def embed(self) -> TestEmbeddings:
         with cpu_threads(self.experiment.protocol.threads):
@@ -132,8 +142,8 @@ def _searched(
     name, _, select = record.identity["method"].partition(SELECT)
     table = _table_of(record)
     problems: list[str] = []
-    named = find_searches(loss_files, values, problems) if loss_files else ()
-    for found in chain(named, find_searches((), values, problems)):
+    here = partial(find_searches, values=values, problems=problems, in_database=False)
+    for found in chain(here(loss_files) if loss_files else (), here(())):
         place, seed = found.place, found.config.seed
         if (place.table, place.method, seed) == (table, name, record.identity["seed"]):
             found.check_named()

@@ -45,7 +45,8 @@ def evaluate_naive(
     repetitions = [0] if _fixed(experiment) else range(1, experiment.reproductions + 1)
     identity = experiment.identity_of(name, trainval.fingerprint)
     rows = [_NaiveRow(experiment, identity, repetition) for repetition in repetitions]
-    if experiment.listing.channels * experiment.protocol.crop**2 <= MAX_PIXELS:
+    pixels = experiment.listing.channels * experiment.protocol.crop**2
+    if experiment.listing.features is None and pixels <= MAX_PIXELS:
         identity = experiment.identity_of("pixels", trainval.fingerprint)
         rows.append(_NaiveRow(experiment, identity, 0))
     for row in rows:
@@ -72,7 +73,7 @@ class _NaiveRow:
         path = record_path(table, self.name, self.digest, self.repetition)
         with FileLock(record_lock(path)):  # of another evaluation, which is done in a moment
             if not path.exists():
-                TestRecord(
+                record = TestRecord(
                     kind="naive",
                     identity=self.identity,
                     params={},
@@ -80,8 +81,11 @@ class _NaiveRow:
                     folds=[],
                     search={},
                     **score(self.embed_test(), self.experiment.protocol.test_metrics or ()),
-                ).write(path)
-                listener(Tested(method=self.name))
+                )
+                record.write(path)
+                listener(self.experiment.configured(self.name))
+                run = f"reproduction-{self.repetition}"
+                listener(Tested(method=self.name, run=run, scores=record.flat_scores))
         add_metrics(path, metrics, self.embed_test)
 
     def embed_test(self) -> TestEmbeddings:

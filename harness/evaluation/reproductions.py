@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from harness.data.sources import open_part
-from harness.errors import DeviceLost, HarnessError
+from harness.errors import HarnessError
 from harness.evaluation.fixed import fixed_jobs
 from harness.evaluation.naive import evaluate_naive
-from harness.evaluation.replay import Replay
-from harness.evaluation.runs import FoldModels, Reproduction, ReproductionJob, SingleModel
-from harness.evaluation.selected_on_test import SelectedOnTest
+from harness.evaluation.runs import ReproductionJob
+from harness.evaluation.work import exchange, one_machine, records_of, work
 from harness.experiment import Experiment, build_experiment, check_tested
 from harness.loss_file import check_unchanged
 from harness.losses.method import Space
@@ -29,7 +28,6 @@ from harness.searching.study import base_facts, check_measures, sampler_of, stor
 from harness.searching.summary import SearchSummary, summarize
 from harness.system.files import check_writable
 from harness.system.progress import Begun, Event, Listener, ModelEnded, ignore
-from harness.system.trouble import forgiving
 from harness.training.jobs import run_jobs
 from harness.training.opened import OpenedExperiment, open_experiment
 
@@ -76,8 +74,17 @@ def evaluate(
     experiments = [job.opened.experiment for job in jobs]
     if single and any(len(experiment.split.folds) == 1 for experiment in experiments):
         raise HarnessError("--single-512 is for protocols of several folds; this one has one model")
-    jobs = [replace(job, metrics=_extra(job, metrics), single=single) for job in jobs]
-    tables = {job.opened.experiment.results: job for job in jobs}
+    jobs = [
+        replace(
+            job,
+            metrics=_extra(job, metrics),
+            single=single,
+            shared=bool(job.opened.experiment.config.storage),
+        )
+        for job in jobs
+    ]
+    shared = [(job, records_of(job)) for job in jobs]
+    tables = {job.opened.experiment.results: (job, records) for job, records in shared}
 
     def heard(event: Event) -> None:
         if isinstance(event, ModelEnded) and event.reason:
@@ -86,22 +93,29 @@ def evaluate(
                 problems.append(problem)
         listener(event)
 
+    for job, records in shared:
+        exchange(job, records)
     if not all(job.finished() for job in jobs):
         for experiment in experiments:  # before anything is trained that could not be kept
             check_writable(experiment.runs)
             check_writable(experiment.results)
         for job in jobs:
+            for title in job.titles:
+                listener(job.opened.experiment.configured(title))
             done, total = job.tested(), len(job.repetitions)
             listener(Begun(method=job.opened.title, done=done, total=total, units="reproductions"))
-        for job in tables.values():
+        for job, _ in tables.values():
             # Once, with all cores, not in each worker.
             open_part(job.opened.experiment, "test", listener)
         models = sum(len(one.split.folds) * one.reproductions for one in experiments)
         run_jobs(work, jobs, models, heard)
-    for job in tables.values():
+        for job, records in shared:
+            exchange(job, records)
+    for table, (job, records) in tables.items():
         first = _of_first_search(job.opened.experiment)
-        evaluate_naive(first, job.opened.trainval, listener, job.metrics)
-        note_test_classes(job.opened.experiment.results, **_test_classes(job.opened))
+        with one_machine(table, "no training", records):
+            evaluate_naive(first, job.opened.trainval, listener, job.metrics)
+        note_test_classes(table, **_test_classes(job.opened))
     return Evaluated(list(tables), problems, unnamed)
 
 
@@ -127,6 +141,7 @@ def _find_jobs(
                 continue  # the weights that were asked for are not those it searched with
             check_trunk(experiment)
             check_tested(experiment)
+            found.keep_config()
             opened = open_experiment(experiment)
             measured = experiment.identity(opened.trainval.fingerprint)
             with found.study() as study:
@@ -226,31 +241,3 @@ def _nothing_found(
         f"no finished search to evaluate{reasons}\n  search first: harness search --loss {names}"
         f"{flags}"
     )
-
-
-# What a repetition is, by what the protocol selects.
-REPRODUCTION_TYPES: dict[str, type[Reproduction]] = {
-    "best": FoldModels,
-    "last": FoldModels,
-    "test": SelectedOnTest,
-    "replay": Replay,
-}
-
-
-def work(jobs: Iterable[ReproductionJob], listener: Listener) -> None:
-    """One worker: every fold that nobody has trained or is training, then its test scores."""
-    for job in jobs:
-        own = REPRODUCTION_TYPES[job.opened.experiment.protocol.select]
-        for reproduction_type in [own, SingleModel] if job.single else [own]:
-            for repetition in job.repetitions:
-                _finish(reproduction_type(job, repetition, listener))
-
-
-def _finish(reproduction: Reproduction) -> None:
-    """Finish one reproduction; an error ends only this one."""
-    try:
-        forgiving(reproduction.finish)
-    except DeviceLost:  # for a new process to go on
-        raise
-    except HarnessError as error:
-        reproduction.say_model(reason=str(error))

@@ -45,12 +45,20 @@ class ReproductionJob(Job):
         search: what the search says of them.
         metrics: to be measured beside those of every test.
         single: whether one model of the size of all is wanted, too.
+        shared: whether records travel through the database of the trials.
     """
 
     params: dict[str, Any]
     search: SearchFacts
     metrics: tuple[str, ...] = ()
     single: bool = False
+    shared: bool = False
+
+    @property
+    def titles(self) -> list[str]:
+        """Names of the rows that it makes, for people."""
+        title = self.opened.title
+        return [title, f"{title} ({SINGLE})"] if self.single else [title]
 
     @property
     def repetitions(self) -> range:
@@ -62,14 +70,20 @@ class ReproductionJob(Job):
         path = record_path(opened.experiment.results, opened.label, digest, repetition)
         return [path, single_path(path)] if self.single else [path]
 
+    def units(self, repetition: int) -> list[Unit]:
+        """The fold models of a repetition."""
+        return units_of(self.opened.experiment, self.opened.trainval, self.params, repetition)
+
     def tested(self) -> int:
         """Repetitions that have their test record."""
         return sum(self.record_paths(number)[0].exists() for number in self.repetitions)
 
     def finished(self) -> bool:
+        return all(map(self.has_finished, self.repetitions))
+
+    def has_finished(self, repetition: int) -> bool:
         return all(
             path.exists() and not missing_metrics(path, self.metrics)
-            for repetition in self.repetitions
             for path in self.record_paths(repetition)
         )
 
@@ -93,15 +107,21 @@ class Reproduction:
 
     @property
     def label(self) -> str:
-        return self.opened.title
+        return self.job.titles[0]
 
     def units(self, experiment: Experiment) -> list[Unit]:
         return units_of(experiment, self.opened.trainval, self.job.params, self.repetition)
+
+    @property
+    def name(self) -> str:
+        """Name of the run, as events have it."""
+        return f"reproduction-{self.repetition}"
 
     def say_model(self, **facts: Any) -> None:
         self.listener(
             ModelEnded(
                 method=self.label,
+                run=self.name,
                 reproduction=self.repetition,
                 reproductions=self.opened.experiment.reproductions,
                 **facts,
@@ -111,7 +131,9 @@ class Reproduction:
     def train(self, unit: Unit, build_trainer: BuildTrainer = Unit.build_trainer) -> None:
         # Where the best step is simply the last, there is no score.
         scored = bool(unit.classes.val) or self.kind == TEST_SELECTED
-        on_validation = tell_validations(self.listener, self.label, self.repetition, scored)
+        on_validation = tell_validations(
+            self.listener, self.label, self.repetition, scored, self.name
+        )
         try:
             record = run_fold(
                 unit, on_validation, keep_weights=True, wait=False, build_trainer=build_trainer
@@ -152,9 +174,12 @@ class Reproduction:
         self.listener(
             Tested(
                 method=self.label,
+                run=self.name,
                 reproduction=self.repetition,
                 reproductions=experiment.reproductions,
                 score=record.scores["concatenated"]["map_at_r"],
+                scores=record.flat_scores,
+                params=self.job.params,
             )
         )
 
@@ -197,7 +222,7 @@ class SingleModel(Reproduction):
 
     @property
     def label(self) -> str:
-        return f"{super().label} ({SINGLE})"
+        return self.job.titles[-1]
 
     def finish(self) -> None:
         folds = finished_folds(self.units(self.opened.experiment))

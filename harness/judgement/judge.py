@@ -29,7 +29,7 @@ from harness.judgement.judged import (
 from harness.judgement.observations import observe
 from harness.judgement.samples import Sample
 from harness.metrics.names import EMBEDDINGS, METRICS
-from harness.records.layout import STORED, find_tables
+from harness.records.layout import STORED, VERSION, find_tables
 from harness.records.provenance import commit_of
 from harness.records.records import TestRecord
 from harness.records.rows import difference, group_searches, key_of, label_of, newest_of, read_tests
@@ -295,9 +295,6 @@ def _named(judgement: Judgement, name: str, full_name: Callable[[str], str]) -> 
 
 def _rows_named(judgement: Judgement, name: str) -> list[tuple[JudgedTable, JudgedRow]]:
     return [(t, row) for t in judgement.tables if (row := _row_of(t, name)) is not None]
-
-
-VERSION = "@"  # behind the name of a user's own loss, before the hash of its file
 
 
 def _row_of(table: JudgedTable, name: str) -> JudgedRow | None:

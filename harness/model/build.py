@@ -36,6 +36,8 @@ def check_trunk(benchmark: Benchmark) -> int:
 
     Returns the number of its features.
     """
+    if (given := benchmark.listing.features) is not None:
+        return given.width
     trunk, crop, channels = benchmark.trunk, benchmark.protocol.crop, benchmark.listing.channels
     config, frozen = benchmark.config, benchmark.protocol.freeze_batchnorm
     saving = (config.micro_batch, config.checkpoint_gradients, frozen)

@@ -47,7 +47,9 @@ GEOMETRY = "geometry"
 CONFIG = "config.yaml"
 JOURNAL = "study.journal"
 FOLDS = "folds"
+FOLDER_ID = "folder_id"  # what a database knows the folder by
 SOURCE = "source"  # of a loss of one's own, as it was searched
+VERSION = "@"  # in the name of such a loss, before the hash of its file
 
 # Of one model; it has a CONFIG, too.
 FOLD_RECORD = "record.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
@@ -41,6 +42,15 @@ def note_test_opening(table: Path, method: str, params_digest: str, repetition: 
     }
     with FileLock(table_lock(table)):
         append_lines(table / LEDGER, [opening])
+
+
+def add_openings(table: Path, openings: Sequence[Opening]) -> None:
+    """Add openings of other machines, unless the ledger has them."""
+    if not openings:
+        return
+    with FileLock(table_lock(table)):
+        there = read_ledger(table / LEDGER, [])
+        append_lines(table / LEDGER, [opening for opening in openings if opening not in there])
 
 
 def read_ledger(path: Path, problems: list[str]) -> list[Opening]:

@@ -44,6 +44,9 @@ DIGITS = 5  # of values that are drawn and not computed with
 Plain = bool | int | float | str | None
 Setting = Plain | list[Plain] | dict[str, Plain]
 
+# Version of the records that are written now. It grows when a field changes or is removed.
+SCHEMA = 1
+
 # Embedding, concatenated or separated -> metric -> value.
 Scores = dict[str, dict[str, NotNegative]]
 
@@ -216,7 +219,13 @@ class RecordError(HarnessError):
 
 @dataclass(frozen=True)
 class Record:
-    """Base of what is written as one JSON file; a file that does not fit is refused."""
+    """Base of what is written as one JSON file; a file that does not fit is refused.
+
+    Attributes:
+        schema: version of its fields; 0 if the file is from before there were versions.
+    """
+
+    schema: Count = field(default=SCHEMA, kw_only=True)
 
     def write(self, path: Path) -> None:
         write_json(path, asdict(self))
@@ -234,6 +243,13 @@ class Record:
             raise RecordError(f"{path}: {error}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise RecordError(f"{path}: not a complete JSON file ({error})") from None
+        if isinstance(values, dict):
+            values.setdefault("schema", 0)
+            if isinstance(values["schema"], int) and values["schema"] > SCHEMA:
+                raise RecordError(
+                    f"{path}: it has schema {values['schema']}, and this version of metric-harness "
+                    f"reads up to {SCHEMA}; install a newer version"
+                )
         try:
             convert(values, cls, f"not a {cls.__name__}")
         except ValueError as error:
@@ -295,7 +311,7 @@ class FoldRecord(Fit, Record):
             scored: whether it was stopped by a validation score, or by steps.
         """
         left_out = (
-            *("identity", "params", "of_search"),
+            *("schema", "identity", "params", "of_search"),
             *(() if scored else ("best_score",)),
             *(() if self.adjusted else ("adjusted",)),
             *(() if self.drops else ("drops",)),
@@ -416,6 +432,15 @@ class TestRecord(Record):
             for metric, values in by_metric.items():
                 _check_classes(metric, values, self.class_queries)
         _check_trials(self.search.get("trial_folds", []))
+
+    @property
+    def flat_scores(self) -> dict[str, float]:
+        """Test scores by one name each, such as concatenated/map_at_r."""
+        return {
+            f"{embedding}/{metric}": score
+            for embedding, scores in self.scores.items()
+            for metric, score in scores.items()
+        }
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Part 2: every pair of methods."""
+"""Every pair of trained rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 
 from harness.judgement.judged import Answer, JudgedPair, JudgedTable
 from harness.judgement.words import sentence, signed
@@ -15,12 +16,12 @@ class Difference:
 
     Attributes:
         text: in points of MAP@R, the row minus the column.
-        verdict: "real", "equivalent", "open" (not decided) or "unknown" (not tested).
-        words: the whole of it.
+        answer: of the row about the column.
+        words: the whole sentence.
     """
 
     text: str
-    verdict: str
+    answer: Answer
     words: str
 
 
@@ -30,11 +31,12 @@ class Matrix:
 
     Attributes:
         cells: None on and below the diagonal.
+        separated, untested: number of pairs.
     """
 
     methods: list[str]
     cells: list[list[Difference | None]]
-    real: int
+    separated: int
     untested: int
     pairs: int
 
@@ -46,24 +48,19 @@ def matrix(table: Table) -> Matrix | None:
         return None
     found = table.board.judged
     assert found is not None  # trained rows are judged
+    pairs = {}
+    for row, column in combinations(methods, 2):
+        pair = found.pair(row, column)
+        assert pair is not None  # every two trained rows are a pair
+        pairs[row, column] = pair if pair.method == row else pair.flipped
     cells = [
-        [_cell(found, row, column) if i < j else None for j, column in enumerate(methods)]
-        for i, row in enumerate(methods)
+        [_cell(found, pairs[r, c]) if (r, c) in pairs else None for c in methods] for r in methods
     ]
-    verdicts = [cell.verdict for line in cells for cell in line if cell is not None]
-    return Matrix(methods, cells, verdicts.count("real"), verdicts.count("unknown"), len(verdicts))
+    separated = sum(pair.separated for pair in pairs.values())
+    untested = sum(pair.holm_p is None for pair in pairs.values())
+    return Matrix(methods, cells, separated, untested, len(pairs))
 
 
-def _cell(table: JudgedTable, row: str, column: str) -> Difference:
-    pair = table.pair(row, column)
-    assert pair is not None  # every two trained rows are a pair
-    value = pair.estimate.difference * (1 if pair.method == row else -1)
-    return Difference(signed(value), _verdict(pair), sentence(table, pair))
-
-
-def _verdict(pair: JudgedPair) -> str:
-    if pair.separated:
-        return "real"
-    if pair.answer is Answer.EQUIVALENT:
-        return "equivalent"
-    return "unknown" if pair.holm_p is None else "open"
+def _cell(table: JudgedTable, pair: JudgedPair) -> Difference:
+    words = sentence(table, pair)
+    return Difference(signed(pair.estimate.difference), pair.answer, words)

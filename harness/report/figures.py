@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.errors import HarnessError, unknown
+from harness.judgement.judged import Answer
 from harness.metrics.names import title_of
 from harness.report.costs import PRICES, costs
 from harness.report.differences import matrix
@@ -27,10 +28,16 @@ if TYPE_CHECKING:
 WIDTHS = {1: 3.3, 2: 6.9}  # inches of one column and of both
 FORMATS = (".svg", ".pdf", ".png")
 
-# Told apart without colour, too; Okabe and Ito's colours.
+# Okabe and Ito's colours; dashes and markers differ, too, for readers who do not see colours.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+
+# Of the matrix of pairs, from black to white.
+SHADES = {
+    **{Answer.BETTER: 0.7, Answer.WORSE: 0.7},
+    **{Answer.EQUIVALENT: 0.88, Answer.NOT_DECIDED: 1.0},
+}
 
 
 @dataclass(frozen=True)
@@ -121,13 +128,12 @@ def differences(axes: Axes, choice: Choice) -> None:
     found = matrix(choice.table)
     if found is None:
         raise HarnessError(f"{choice.table.name} has no two methods to compare")
-    shades = {"real": 0.7, "equivalent": 0.88, "open": 1.0, "unknown": 1.0}
     size = len(found.methods)
     image = np.full((size, size), np.nan)
     for i, line in enumerate(found.cells):
         for j, cell in enumerate(line):
             if cell is not None:
-                image[i, j] = shades[cell.verdict]
+                image[i, j] = SHADES[cell.answer]
                 # So that numbers do not touch where there are many, in a figure of one column.
                 axes.text(j, i, cell.text, ha="center", va="center", size=min(6, 42 / size))
     axes.imshow(image, cmap="gray", vmin=0, vmax=1)
@@ -135,7 +141,7 @@ def differences(axes: Axes, choice: Choice) -> None:
     axes.set_yticks(range(size), found.methods)
     axes.set_xlabel(
         "row minus column, points of MAP@R\n"
-        "dark: significant; light: equivalent; white: not decided"
+        "dark: better or worse; light: equivalent; white: not decided"
     )
 
 

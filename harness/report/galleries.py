@@ -73,8 +73,10 @@ def make_pictures(table: Table, values: Mapping[str, Any], settings: PictureSett
             lost.append(str(error))
     if not kept:
         raise HarnessError("\n".join(dict.fromkeys(lost)))
-    seen = {method: models.embed() for method, models in kept.items()}
     listing = next(iter(kept.values())).experiment.listing
+    if listing.features is not None:
+        raise HarnessError("the data set has features and no images")
+    seen = {method: models.embed() for method, models in kept.items()}
     thumbs = Thumbs(listing, settings.pixels)
     maker = Maker(listing, seen, thumbs, settings)
     queries = maker.queries()

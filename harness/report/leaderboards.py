@@ -1,9 +1,8 @@
-"""Part 1: the tables, row by row, with intervals to see and warnings where they belong."""
+"""Every score of a table, row by row, and what to know before believing it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -18,13 +17,10 @@ from harness.tables.spelling import length, percent
 
 @dataclass(frozen=True)
 class Cell:
-    """One score: as text, for sorting, and where its dot and whiskers lie from 0 to 100."""
+    """One score, as text and for sorting."""
 
     text: str
     value: float | None
-    at: float | None = None
-    low: float = 0.0
-    high: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,6 @@ class Board:
     size: str
     metrics: list[str]
     lines: list[Line]
-    naive: list[tuple[str, list[float | None]]]
 
 
 def boards(table: Table) -> list[Board]:
@@ -70,14 +65,11 @@ def _board(table: Table, embedding: str) -> Board:
     frame = table.frame
     metrics = metrics_in(frame)
     scores = {metric: table.scores(metric, embedding) for metric in metrics}
-    spans = {metric: _span(list(of_rows.values())) for metric, of_rows in scores.items()}
     texts = table.texts(View.PAGE)
     facts = texts.drop(columns=["rank", "method", "notes"], errors="ignore").to_dict("records")
-    lines, naive = [], []
+    lines = []
     for i, (_, row) in enumerate(frame.iterrows()):
-        cells = [_cell(metric, scores[metric][row["method"]], spans[metric]) for metric in metrics]
-        if row["kind"] == "naive":
-            naive.append((str(row["method"]), [cell.at for cell in cells]))
+        cells = [_cell(metric, scores[metric][row["method"]]) for metric in metrics]
         lines.append(
             Line(
                 rank="" if pd.isna(row["rank"]) else str(row["rank"]),
@@ -89,34 +81,15 @@ def _board(table: Table, embedding: str) -> Board:
                 facts={str(title): text for title, text in facts[i].items()},
             )
         )
-    return Board(
-        embedding, table.board.shape.sizes[embedding], [title_of(m) for m in metrics], lines, naive
-    )
+    size = table.board.shape.sizes[embedding]
+    return Board(embedding, size, [title_of(m) for m in metrics], lines)
 
 
-def _cell(metric: str, score: Score, span: tuple[float, float]) -> Cell:
+def _cell(metric: str, score: Score) -> Cell:
     if math.isnan(score.mean):
         return Cell("", None)
     text = (length if metric in LENGTHS else percent)(score.mean, score.half_width)
-    at, low, high = (_place(value, span) for value in (score.mean, *_ends(score)))
-    return Cell(text, float(score.mean), at, low, high)
-
-
-def _ends(score: Score) -> tuple[float, float]:
-    half = score.half_width or 0.0
-    return score.mean - half, score.mean + half
-
-
-def _span(scores: Sequence[Score]) -> tuple[float, float]:
-    """From the lowest to the highest end of an interval; nothing is cut off."""
-    ends = [end for score in scores if not math.isnan(score.mean) for end in _ends(score)]
-    low, high = min(ends, default=0.0), max(ends, default=0.0)
-    return (low, high) if high > low else (low - 1e-6, high + 1e-6)
-
-
-def _place(value: float, span: tuple[float, float]) -> float:
-    low, high = span
-    return round(3 + 94 * (value - low) / (high - low), 2)
+    return Cell(text, float(score.mean))
 
 
 def warnings(table: Table) -> list[str]:

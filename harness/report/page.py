@@ -1,29 +1,27 @@
-"""The page: one HTML file that asks nobody for anything.
+"""The page: one HTML file that makes no network requests.
 
-Tables are plain HTML. Figures are drawn by Plotly from data that lies in the page, compressed as
-the script itself is, when they come into view.
+Tables and forest plots are plain HTML. The other figures are drawn by Plotly when they come into
+view, from data that the page contains in compressed form, as it contains Plotly.
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.errors import HarnessError
+from harness.judgement.judged import Answer, Budget
 from harness.judgement.ranks import rank_tables
 from harness.judgement.words import critical_words, friedman_words
+from harness.metrics.names import title_of
 from harness.records.layout import spec_of_label
 from harness.records.provenance import command_line, now
 from harness.report import (
@@ -35,14 +33,22 @@ from harness.report import (
     searches,
     trainings,
 )
+from harness.report.forest import forest
+from harness.report.html import asset, environment, policy, squeezed
 from harness.report.pictures import Pictures
 from harness.report.table import Table, choose, read_table
 from harness.tables.leaderboard import validation_column
+from harness.verdicts import conclusions
+from harness.verdicts.commands import steps_for
+from harness.verdicts.gains import ABOUT_GAINS
+
+NOT_RANKED = "The rows of this table are not ranked."
 
 PARTS = {
-    "tables": "Tables",
-    "real": "Is it real?",
-    "search": "The search",
+    "conclusion": "Conclusion",
+    "scores": "Scores",
+    "differences": "Differences",
+    "search": "Search",
     "training": "Training",
     "classes": "Classes",
     "pictures": "Pictures",
@@ -95,40 +101,46 @@ def read_report(results: Path, wanted: Sequence[str] = (), against: str | None =
     if not tables:
         reasons = "".join(f"\n  {problem}" for problem in problems)
         raise HarnessError(f"nothing to report: no record in {results} can be used{reasons}")
-    return Report(results, tables, problems)
+    return Report(results, sorted(tables, key=_relevance, reverse=True), problems)
+
+
+def _relevance(table: Table) -> tuple[int, int, str]:
+    """The more a table decides between fully searched rows, the earlier it is shown."""
+    judged = table.board.judged
+    if judged is None:
+        return 0, 0, ""
+    full = {row.name for row in judged.rows if row.budget is Budget.FULL}
+    separated = [p for p in judged.pairs if p.separated and {p.method, p.rival} <= full]
+    classes = max((pair.num_classes for pair in separated), default=0)
+    return len(separated), classes, max(row.time for row in judged.rows)
 
 
 def render(report: Report) -> str:
     """The page as text."""
-    environment = Environment(
-        loader=PackageLoader("harness.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
+    templates = environment()
+    templates.filters |= {"critical_words": critical_words, "friedman_words": friedman_words}
+    templates.filters["title_of"] = title_of
     blocks = [block for table in report.tables for block in _shown_blocks(table, report)]
     judged = [table.board.judged for table in report.tables if table.board.judged is not None]
-    scripts = [_squeezed(_asset("report.js")), _plotly()]
-    page = environment.get_template("page.html").render(
+    scripts = [squeezed(asset("report.js")), _plotly()]
+    page = templates.get_template("page.html").render(
         parts=PARTS,
+        conclusion=conclusions.of_tables(judged),
+        how_to_read=conclusions.HOW_TO_READ,
+        about_gains=ABOUT_GAINS,
+        answers=list(Answer),
+        home="",
         blocks=blocks,
         ranks=rank_tables(judged),
         problems=report.problems,
         made={"time": now(), "command": command_line()},
-        policy=_policy(scripts),
-        style=Markup(_asset("report.css")),
+        policy=policy(scripts),
+        style=Markup(asset("report.css")),
         script=Markup(_inline(scripts[0])),
         plotly=_packed_plotly(),
         data=_pack(_json({block["name"]: block["data"] for block in blocks})),
     )
-    return _squeezed(page)
-
-
-def _squeezed(text: str) -> str:
-    """Without blank lines, which are a tenth of what a template makes."""
-    return re.sub(r"\n\s*\n+", "\n", text)
+    return squeezed(page)
 
 
 def _shown_blocks(table: Table, report: Report) -> list[dict[str, Any]]:
@@ -174,10 +186,15 @@ def _block(table: Table, report: Report) -> dict[str, Any]:
     beside = papers.beside_papers(table, report.results)
     scores = {method: table.class_scores(method) for method in table.methods}
     names, queries = table.class_names, table.newest.class_queries
+    judged = table.board.judged
     return {
         "name": table.name,
         "title": table.title,
         "dataset": table.dataset,
+        "conclusion": conclusions.of_table(judged) if judged is not None else NOT_RANKED,
+        "forest": forest(table),
+        "steps": steps_for(judged, judged.trained_rows) if judged is not None else [],
+        "gains": papers.gains_of(table, report.results),
         "boards": leaderboards.boards(table),
         "warnings": leaderboards.warnings(table),
         "matrix": differences.matrix(table),
@@ -254,10 +271,6 @@ def missing(table: Table, no_pictures: bool) -> dict[str, str]:
     return found
 
 
-def _asset(name: str) -> str:
-    return (files("harness.report") / "templates" / name).read_text(encoding="utf-8")
-
-
 @cache
 def _plotly() -> str:
     from plotly.offline import get_plotlyjs  # slow to import
@@ -283,17 +296,3 @@ def _inline(script: str) -> str:
     """A script as it may stand within <script>: nothing in it ends the element."""
     assert "</script" not in script and "<!--" not in script
     return script
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Nothing from outside, and no script but ours, each known by its hash."""
-    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    allowed = {
-        "default-src": "'none'",
-        "script-src": " ".join(f"'sha256-{value}'" for value in hashes),
-        "style-src": "'unsafe-inline'",  # Plotly sets styles of its elements
-        "img-src": "data: blob:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in allowed.items())

@@ -14,6 +14,7 @@ from harness.registry import settings_of
 from harness.report.table import Table
 from harness.tables.beside_published import beside
 from harness.tables.column import View
+from harness.verdicts.gains import Gain, gains
 
 METRIC = "map_at_r"
 
@@ -42,6 +43,15 @@ def beside_papers(table: Table, results: Path) -> PublishedBeside:
     found = beside(table.folder, folder, settings_of)
     texts = found.table.texts(View.PAGE)
     return PublishedBeside(texts, found.differences, _over_time(folder, table.dataset))
+
+
+def gains_of(table: Table, results: Path) -> list[Gain]:
+    """What papers gained by planned comparisons, and what these gain here."""
+    judged = table.board.judged
+    try:
+        return [] if judged is None else gains(judged, find_folder(results))
+    except HarnessError:
+        return []  # `beside_papers` says that there are no published numbers
 
 
 def _over_time(folder: Path, dataset: str) -> list[dict[str, Any]]:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
+from harness.searching.finalists import key_of
 from harness.searching.study import Study
 from harness.system.progress import FinalistScored, Listener
 from harness.system.trouble import forgiving
 from harness.training.fold import run_fold, tell_validations
 from harness.training.trainer import TrainingFailed
+from harness.training.trial import records_of
 from harness.training.trial_score import score_trial
 from harness.training.unit import Unit
 
@@ -21,11 +23,8 @@ from harness.training.unit import Unit
 UnitsOf = Callable[[Mapping[str, Any], int], list[Unit]]
 
 
-def score_finalists(study: Study, units_of: UnitsOf, listener: Listener) -> bool:
-    """Train every model of the finalists that nobody else trains, and score those that are done.
-
-    Returns whether all finalists are scored; False if other workers are still at some.
-    """
+def score_finalists(study: Study, units_of: UnitsOf, listener: Listener) -> None:
+    """Train every model of the finalists that nobody else trains, and score those that are done."""
     finalists = study.finalists()
     for number, finalist in enumerate(finalists, start=1):
         for partition in finalist.missing:
@@ -34,20 +33,27 @@ def score_finalists(study: Study, units_of: UnitsOf, listener: Listener) -> bool
             ended = partial(
                 FinalistScored,
                 method=study.experiment.method.name + study.experiment.seed_note,
+                run=f"finalist-{number}-partition-{partition}",
                 finalist=number,
                 finalists=len(finalists),
                 partition=partition,
             )
+            work = study.folder / key_of(finalist.trial, partition)
+            if not study.records.lease(work):
+                continue
+            study.records.fetch(records_of(units))
             try:
                 scores = _score(units, ended, listener)
             except TrainingFailed as failure:
                 tell(reason=str(failure))
+                study.records.release(work)
                 listener(ended(reason=str(failure)))
             else:
+                study.records.send(records_of(units))
                 if scores is not None:
                     tell(scores=scores)
+                    study.records.release(work)
                     listener(ended(score=float(np.mean(scores))))
-    return not any(finalist.missing for finalist in study.finalists())
 
 
 def _score(
@@ -55,7 +61,7 @@ def _score(
 ) -> tuple[float, ...] | None:
     """Train what is missing; None if another worker is at one of the models."""
     about = ended()
-    on_validation = tell_validations(listener, about.method, about.finalist)
+    on_validation = tell_validations(listener, about.method, about.finalist, run=about.run)
     folds = []
     for unit in units:
         try:

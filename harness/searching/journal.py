@@ -40,6 +40,7 @@ class _Identity(TypedDict):
 
 class _StudyFacts(TypedDict, total=False):
     identity: _Identity
+    wanted: Count
 
 
 class _TrialFacts(TypedDict, total=False):
@@ -179,6 +180,8 @@ class Journal(Storage):
 
     def _holds_its_lock(self, worker: str) -> bool:
         try:
+            if not self._lock_file(worker).is_file():
+                return False
             with FileLock(self._lock_file(worker), timeout=0):
                 return False
         except Timeout:

@@ -18,7 +18,7 @@ from harness.errors import DeviceLost, EnvironmentFault, HarnessError, MachineEr
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.loss_file import absolute, keep_sources
 from harness.model.build import check_method
-from harness.records.layout import CONFIG
+from harness.records.layout import CONFIG, FOLD_RECORD
 from harness.records.records import FoldRecord
 from harness.searching.finalist_work import score_finalists
 from harness.searching.pruning import expected_score, is_hopeless
@@ -35,7 +35,7 @@ from harness.training.jobs import Job, run_jobs
 from harness.training.loss_check import check_loss_file
 from harness.training.opened import OpenedExperiment, open_experiment
 from harness.training.trainer import Progress, TrainingFailed
-from harness.training.trial import run_trial, trial_units
+from harness.training.trial import records_of, run_trial, trial_units
 from harness.training.trial_score import score_trial
 from harness.training.unit import Unit
 
@@ -74,9 +74,12 @@ def search(configs: Sequence[RunConfig], listener: Listener = ignore) -> list[Se
     """
     searches = [prepare(config, listener) for config in repeated(configs)]
     studies = [one.study for one in searches]
+    for study in studies:
+        study.note_wanted()
     missing = sum(study.unfinished() for study in studies)
     if missing:
         for one in searches:
+            listener(one.experiment.configured(one.method))
             done, total = len(one.study.counted()), one.study.wanted()
             listener(Begun(method=one.method, done=done, total=total, units="trials"))
         try:
@@ -121,6 +124,7 @@ def prepare(config: RunConfig, listener: Listener = ignore) -> OpenedStudy:
     # A loss file is found again from whatever folder the next command is given in.
     found = config.updated({"loss": absolute(config.loss)})
     write_text(study.folder / CONFIG, found.to_yaml())
+    study.records.keep_config(study.optuna, found)
     keep_sources(config.loss, study.folder)
     return OpenedStudy(study, opened)
 
@@ -157,12 +161,16 @@ def _work_on(one: OpenedStudy, listener: Listener) -> bool:
                     f"`harness retry {one.experiment.method.name}` for trials that failed of it"
                 )
     others = study.under_way()
-    for params in others:
-        _help(one, params, listener)
+    for trial in others:
+        if study.storage.is_beside(trial.user_attrs.get("worker", "")):
+            _help(one, study.params_of(trial.params), listener)
     if others:
         return False
-    # With --until-flat their scores may ask for more trials.
-    return score_finalists(study, one.units, listener) and not study.missing()
+    if study.unfinished():
+        with study.storage.joined():
+            score_finalists(study, one.units, listener)
+    # With --until-flat the scores of the finalists may ask for more trials.
+    return not study.unfinished()
 
 
 def _help(one: OpenedStudy, params: Mapping[str, Any], listener: Listener) -> None:
@@ -192,9 +200,11 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
     """
     study, protocol = one.study, one.experiment.protocol
     started = time.perf_counter()
-    on_validation = tell_validations(listener, one.method, claim.index + 1)
+    run = f"trial-{claim.index + 1}"
+    on_validation = tell_validations(listener, one.method, claim.index + 1, run=run)
 
     def hopeless(folds: list[FoldRecord]) -> bool:
+        study.records.send([units[len(folds) - 1].folder / FOLD_RECORD])
         scores = [fold.best_score for fold in folds]
         return protocol.prune and is_hopeless(scores, study.fold_scores())
 
@@ -202,6 +212,8 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
         best = study.best()
         return TrialEnded(
             method=one.method,
+            run=run,
+            params=claim.params,
             trial=claim.index + 1,
             trials=study.wanted(),
             metric=protocol.metric,
@@ -211,10 +223,12 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
         )
 
     units = one.units(claim.params)
+    study.records.fetch(records_of(units))  # of the worker that had the trial before
     try:
         folds = run_trial(units, on_validation, hopeless)
         pruned = len(folds) < len(units)
         scores = () if pruned else score_trial(units, folds)
+        study.records.send([units[0].trial_path])
     except TrainingFailed as failure:
         study.finish(claim, TrialState.FAIL, reason=str(failure))
         listener(ended(reason=str(failure), trace=failure.trace))
@@ -223,8 +237,10 @@ def _run(one: OpenedStudy, claim: ClaimedTrial, listener: Listener) -> MachineEr
         raise  # the trial goes back to the search as soon as this worker has ended
     except MachineError as trouble:
         if study.give_back(claim, str(trouble)):
-            place = {"trial": claim.index + 1, "trials": study.wanted()}
-            listener(TrialReturned(method=one.method, reason=str(trouble), **place))
+            trial, trials = claim.index + 1, study.wanted()
+            listener(
+                TrialReturned(method=one.method, trial=trial, trials=trials, reason=str(trouble))
+            )
         else:
             listener(ended(reason=f"{trouble}, twice"))
         if isinstance(trouble, DeviceLost):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 from abc import ABC, abstractmethod
@@ -13,6 +14,8 @@ from typing import TypeVar
 from optuna.storages import BaseStorage
 
 Result = TypeVar("Result")
+
+WANTED = "wanted"  # fact of a study: number of trials to end up with
 
 
 class Storage(ABC):
@@ -49,6 +52,10 @@ class Storage(ABC):
         """Whether the worker of that name still works."""
         return worker in self.living([worker])
 
+    def is_beside(self, worker: str) -> bool:
+        """Whether the worker of that name works in the same folder, on whatever machine."""
+        return True
+
     def insist(self, action: Callable[[], Result]) -> Result:
         """Do something that may be done twice, however often it takes."""
         return action()
@@ -62,3 +69,9 @@ class Storage(ABC):
 def worker_name() -> str:
     """Of a process, and no other one, on whatever machine."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def worker_place(name: str) -> str:
+    """The host and the process of a worker, for people."""
+    found = re.match(r"(.+)-(\d+)-[0-9a-f]+", name)
+    return f"{found[1]}, process {found[2]}" if found else name or "unknown worker"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
+import secrets
 import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from harness.errors import HarnessError
+from harness.records.layout import FOLDER_ID, LOCK
 from harness.redact import lacks_password, redact, without_secrets
+from harness.searching.database_tables import CLAIMS, TABLES, WORKERS
 from harness.searching.journal import Journal
 from harness.searching.shared import Result, Storage, worker_name
+from harness.system.files import make_folder, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +43,9 @@ CONNECT_SECONDS = 10  # then a database counts as unreachable
 PATIENCE = (0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 60, 60, 120, 240)
 GRACE = 4  # heartbeats that a worker may miss before it counts as dead
 FORGOTTEN = 86400  # seconds after which the row of a worker that was killed is deleted
+
+_FOLDER_ID = re.compile(rb"[0-9a-f]{16}")
+IN_FOLDER = "."  # in the name of a worker, before the name of its folder
 
 # What a database says that will take connections later. Anything else is refused at once.
 PASSING_TROUBLE = (
@@ -62,7 +71,7 @@ def open_storage(
         reads_only: a journal is left as it is, though its folder may be closed to us.
     """
     if url:
-        return Database(_with_password(url), study, heartbeat)
+        return Database(_with_password(url), folder, study, heartbeat)
     return Journal(folder, reads_only)
 
 
@@ -89,24 +98,12 @@ def password_file() -> Path:
     return Path(os.environ.get("PGPASSFILE") or "~/.pgpass").expanduser()
 
 
-_tables = sqlalchemy.MetaData()
-_claims = sqlalchemy.Table(
-    "harness_claims", _tables, sqlalchemy.Column("study", sqlalchemy.String(512), primary_key=True)
-)
-_workers = sqlalchemy.Table(
-    "harness_workers",
-    _tables,
-    sqlalchemy.Column("name", sqlalchemy.String(255), primary_key=True),
-    sqlalchemy.Column("seen", sqlalchemy.DateTime(timezone=True), nullable=False),
-)
-
-
 class Database(Storage):
-    """An Optuna database with two tables of ours beside it.
+    """An Optuna database with tables of ours beside it.
 
-    Optuna's heartbeat runs only inside `study.optimize`, so workers have a table of their own. The
-    other table has a row per study: the process that has locked the row may claim a trial, and a
-    lost connection unlocks it.
+    Optuna's heartbeat runs only inside `study.optimize`, so workers have a table of their own.
+    Another one has a row per study: the process that has locked the row may claim a trial, and a
+    lost connection unlocks it. Two more are those of SharedRecords.
 
     A process has at most one connection, which is opened when it is needed and closed afterwards.
     A server with the usual limit of 100 connections can thus serve hundreds of workers.
@@ -114,9 +111,9 @@ class Database(Storage):
 
     optuna: RDBStorage
 
-    def __init__(self, url: str, study: str, heartbeat: int) -> None:
+    def __init__(self, url: str, folder: Path, study: str, heartbeat: int) -> None:
         self.url, self.place = url, redact(url)
-        self.study = study
+        self.folder, self.study = folder, study
         self.heartbeat = heartbeat
         self._open = threading.local()  # has the connection of a thread while it has one
         database = self._opened(url)
@@ -151,8 +148,9 @@ class Database(Storage):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     database = RDBStorage(url, engine_kwargs=options)
-                _tables.create_all(database.engine)
-                self._insert(database.engine, _claims.insert().values(study=self.study))
+                TABLES.create_all(database.engine)
+                if self.study:
+                    self._insert(database.engine, CLAIMS.insert().values(study=self.study))
                 return database
             except (exc.IntegrityError, exc.ProgrammingError, exc.OperationalError) as error:
                 made_by_another = "already exists" in str(error) or "duplicate" in str(error)
@@ -187,11 +185,11 @@ class Database(Storage):
         if self._is_file:  # Optuna writes to it through connections of its own
             yield
             return
-        with self._connected():
+        with self.connected():
             yield
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlalchemy.Connection]:
+    def connected(self) -> Iterator[sqlalchemy.Connection]:
         """The connection of the block around this one, or a new one with its transaction."""
         around = getattr(self._open, "connection", None)
         if around is not None:
@@ -220,8 +218,8 @@ class Database(Storage):
             with FileLock(f"{self.engine.url.database}.lock"):
                 yield
             return
-        row = sqlalchemy.select(_claims).where(_claims.c.study == self.study).with_for_update()
-        with self._connected() as connection:
+        row = sqlalchemy.select(CLAIMS).where(CLAIMS.c.study == self.study).with_for_update()
+        with self.connected() as connection:
             if self.engine.dialect.name == "postgresql":
                 # A machine without power does not close its connections.
                 seconds = GRACE * self.heartbeat
@@ -232,9 +230,9 @@ class Database(Storage):
 
     @contextmanager
     def joined(self) -> Iterator[str]:
-        name = worker_name()
+        name = f"{worker_name()}{IN_FOLDER}{self.folder_id}"
         stopped = threading.Event()
-        ours = _workers.c.name == name
+        ours = WORKERS.c.name == name
         self.insist(lambda: self._show(name))
 
         def beat() -> None:
@@ -246,30 +244,36 @@ class Database(Storage):
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()
+        leave = partial(self._execute, WORKERS.delete().where(ours))
         try:
             yield name
-        finally:
+        except BaseException:
             stopped.set()
             thread.join()
-        self.insist(lambda: self._execute(_workers.delete().where(ours)))
+            with suppress(*LOST):  # others then wait until its heartbeat is missed
+                leave()
+            raise
+        stopped.set()
+        thread.join()
+        self.insist(leave)
 
     def _show(self, worker: str) -> None:
         """Show that a worker lives; delete the rows of those that were killed long ago."""
         now = sqlalchemy.func.now()
-        with self._connected() as connection:
-            seen = _workers.update().where(_workers.c.name == worker).values(seen=now)
+        with self.connected() as connection:
+            seen = WORKERS.update().where(WORKERS.c.name == worker).values(seen=now)
             if not connection.execute(seen).rowcount:
-                connection.execute(_workers.insert().values(name=worker, seen=now))
+                connection.execute(WORKERS.insert().values(name=worker, seen=now))
                 oldest = connection.execute(sqlalchemy.select(now)).scalar_one() - timedelta(
                     seconds=max(FORGOTTEN, GRACE * self.heartbeat)
                 )
-                connection.execute(_workers.delete().where(_workers.c.seen < oldest))
+                connection.execute(WORKERS.delete().where(WORKERS.c.seen < oldest))
 
     def living(self, workers: Collection[str]) -> set[str]:
         """By the clock of the database alone, in one query for all that are asked after."""
-        query = sqlalchemy.select(sqlalchemy.func.now(), _workers.c.name, _workers.c.seen)
-        with self._connected() as connection:
-            found = connection.execute(query.where(_workers.c.name.in_(workers))).all()
+        query = sqlalchemy.select(sqlalchemy.func.now(), WORKERS.c.name, WORKERS.c.seen)
+        with self.connected() as connection:
+            found = connection.execute(query.where(WORKERS.c.name.in_(workers))).all()
         living = set()
         for now, name, seen in found:
             if seen.tzinfo is None:  # a database that keeps no time zones has but one
@@ -277,6 +281,26 @@ class Database(Storage):
             if now - seen <= timedelta(seconds=GRACE * self.heartbeat):
                 living.add(name)
         return living
+
+    @cached_property
+    def folder_id(self) -> str:
+        """Names the folder of this storage's runs to all who share it, on whatever machine."""
+        path = self.folder / FOLDER_ID
+        make_folder(self.folder)
+        with FileLock(self.folder / f"{FOLDER_ID}.{LOCK}"):
+            if not (path.is_file() and _FOLDER_ID.fullmatch(path.read_bytes())):
+                write_text(path, secrets.token_hex(8))
+            return path.read_text()
+
+    def is_beside(self, worker: str) -> bool:
+        return worker.endswith(f"{IN_FOLDER}{self.folder_id}")
+
+    def has_living(self, folder_id: str) -> bool:
+        """Whether a worker in the folder of that name still works."""
+        of_folder = WORKERS.c.name.like(f"%{IN_FOLDER}{folder_id}")
+        with self.connected() as connection:
+            names = connection.execute(sqlalchemy.select(WORKERS.c.name).where(of_folder)).scalars()
+            return bool(self.living(list(names)))
 
     def insist(self, action: Callable[[], Result]) -> Result:
         """A database that restarts does not end the search; one that stays away does."""
@@ -311,7 +335,7 @@ class Database(Storage):
             raise self._unusable(error) from None
 
     def _execute(self, statement: Any) -> None:
-        with self._connected() as connection:
+        with self.connected() as connection:
             connection.execute(statement)
 
 

@@ -29,7 +29,8 @@ from harness.searching.samplers import (
     propose,
     spell_space,
 )
-from harness.searching.shared import Storage
+from harness.searching.shared import WANTED, Storage
+from harness.searching.shared_records import shared_records
 from harness.searching.storage import open_storage
 from harness.searching.summary import best_of, is_flat
 from harness.searching.trials import (
@@ -113,6 +114,7 @@ class Study:
             derive_seed(experiment.config.seed, "plan"),
         )
         self.storage = storage or storage_of(experiment)
+        self.records = shared_records(experiment, self.storage)
         self.optuna = self.storage.insist(self._opened)
         self._id = self.storage.insist(self._find_id)
         if self.storage.lost:
@@ -128,6 +130,12 @@ class Study:
         # A grid has no more points than it has.
         exhaustible = self.sampler == "grid" or not self.experiment.space
         return min(asked, len(self.plan)) if exhaustible else asked
+
+    def note_wanted(self) -> None:
+        """Keep with the study how many trials are wanted, for those who ask how far it is."""
+        wanted = self.wanted()
+        if self.optuna.user_attrs.get(WANTED) != wanted:
+            self.storage.insist(lambda: self.optuna.set_user_attr(WANTED, wanted))
 
     def _is_flat(self, counted: Sequence[FrozenTrial]) -> bool:
         """Whether more trials are of no use; also as long as finalists do not say."""
@@ -293,12 +301,11 @@ class Study:
         self.finish(claim, TrialState.FAIL, None, **facts)
         return not again
 
-    def under_way(self) -> list[dict[str, Any]]:
-        """Parameters of the trials that others are at; should one die, its trial is ours."""
+    def under_way(self) -> list[FrozenTrial]:
+        """The trials that others are at; should one of them die, its trial is ours."""
         trials = self.trials()
         wanted = self.wanted(trials)
-        running = [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < wanted]
-        return [self.params_of(trial.params) for trial in running]
+        return [t for t in trials if t.state == TrialState.RUNNING and index_of(t) < wanted]
 
     def _find_id(self) -> int:
         return self.storage.optuna.get_study_id_from_name(self.optuna.study_name)

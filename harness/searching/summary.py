@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import optuna
+import pandas as pd
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from harness.errors import HarnessError
 from harness.judgement.declared import base_near
 from harness.judgement.fairness import not_flat, rises, spread, standard_error
-from harness.metrics.names import METRICS
+from harness.metrics.names import METRICS, title_of
 from harness.records.records import SearchFacts, SelectionFacts
 from harness.records.rows import setting
 from harness.searching.finalists import Finalist, finalists_in, partition_noise, winner_of
@@ -81,6 +83,27 @@ class SearchSummary:
     def fold_spread(self) -> float:
         """Standard deviation over the folds of the best trial."""
         return spread(self.fold_scores) or 0.0
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the best score in percent, and the best hyper-parameters."""
+        rows = pd.DataFrame(
+            [
+                (
+                    name,
+                    f"{value:.4g}" if isinstance(value, float) else str(value),
+                    f"{self.importance[name]:.0%}" if name in self.importance else "",
+                    f"at the {self.on_bound[name]} end" if name in self.on_bound else "",
+                )
+                for name, value in self.best_params.items()
+            ],
+            columns=["hyper-parameter", "best value", "importance", "of its range"],
+        )
+        folds = ", ".join(f"{score:.2%}" for score in self.fold_scores)
+        return (
+            f"<p><b>{html.escape(self.method)}</b>: {self.trials} trials, {self.failed} failed. "
+            f"Best validation {title_of(self.metric)}: {self.best_score:.2%} (trial "
+            f"{self.best_trial + 1}; {folds}).</p>{rows.to_html(index=False, border=0)}"
+        )
 
 
 def _less_error(trials: Sequence[FrozenTrial]) -> list[float]:

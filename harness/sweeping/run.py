@@ -15,11 +15,11 @@ from filelock import FileLock, Timeout
 from harness.config import RunConfig
 from harness.data.sources import open_part
 from harness.errors import DeviceLost, HarnessError
-from harness.evaluation import reproductions
+from harness.evaluation import work as reproductions
 from harness.evaluation.runs import ReproductionJob, finished_folds
 from harness.experiment import Experiment, build_experiment, check_validated, digest_of
 from harness.model.build import check_method
-from harness.records.layout import PLAN, record_lock, sweep_folder, validation_path
+from harness.records.layout import PLAN, SWEEPS, record_lock, sweep_folder, validation_path
 from harness.records.provenance import provenance
 from harness.records.records import ValidationRecord
 from harness.records.sweep_plan import Point, PublishedValue, SweepPlan, key_of, read_plan
@@ -35,7 +35,15 @@ from harness.sweeping.axes import (
     span,
 )
 from harness.system.files import check_writable
-from harness.system.progress import Event, Listener, ModelEnded, PointEnded, Tested, ignore
+from harness.system.progress import (
+    Event,
+    Listener,
+    ModelEnded,
+    PointEnded,
+    Tested,
+    Validated,
+    ignore,
+)
 from harness.system.trouble import forgiving
 from harness.system.workers import worker_count
 from harness.tables import sweeps
@@ -69,9 +77,14 @@ class PointJob(ReproductionJob):
     points: int
     words: str
 
+    def run(self, repetition: int) -> str:
+        """Name of the point with one seed, as events have it."""
+        return f"point-{self.number + 1}-seed-{repetition}"
+
     def ended(self, method: str, repetition: int, **facts: Any) -> PointEnded:
         return PointEnded(
             method=method,
+            run=self.run(repetition),
             point=self.number + 1,
             points=self.points,
             seed=repetition,
@@ -180,6 +193,8 @@ def sweep(asked: Sweep, listener: Listener = ignore) -> SweepTable:
         for number, experiment in enumerate(experiments)
     ]
     plan.write(folder / PLAN)
+    for job in jobs:
+        listener(job.opened.experiment.configured(job.opened.title, f"{SWEEPS}/{folder.name}"))
     failures = _run(jobs, asked, listener)
     _note_failures(plan, points, failures).write(folder / PLAN)
     table = sweeps.build(folder)
@@ -286,6 +301,8 @@ def work_on_tests(jobs: Iterable[PointJob], listener: Listener) -> None:
                     listener(job.ended(event.method, event.reproduction, reason=event.reason))
                 case Tested():
                     listener(job.ended(event.method, event.reproduction, score=event.score))
+                case Validated():
+                    listener(replace(event, run=job.run(event.unit)))
                 case _:
                     listener(event)
 
@@ -300,7 +317,8 @@ def _validate(job: PointJob, repetition: int, listener: Listener) -> None:
     if path.exists():
         return
     ended = partial(job.ended, opened.method, repetition + 1)
-    on_validation = tell_validations(listener, opened.method, job.number + 1)
+    run = job.run(repetition + 1)
+    on_validation = tell_validations(listener, opened.method, job.number + 1, run=run)
     units = trial_units(experiment, opened.trainval, job.params, repetition)
     for unit in units:
         try:

@@ -251,37 +251,44 @@ ELSEWHERE = "give another folder: --cache-dir PATH, or HARNESS_CACHE=PATH"
 
 
 def build_cache(
-    folder: Path, build: Callable[[Path], None], read: Callable[[Path], Opened]
+    folder: Path,
+    build: Callable[[Path], None],
+    read: Callable[[Path], Opened],
+    elsewhere: str = ELSEWHERE,
 ) -> Opened:
-    """`build_once`, with trouble of the disk in words."""
+    """`build_once`, with trouble of the disk in words.
+
+    Args:
+        elsewhere: what a user can do if the folder cannot be written to.
+    """
     try:
         return build_once(folder, build, read)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _no_room(folder.parent, "the disk became full") from None
+            raise _no_room(folder.parent, "the disk became full", elsewhere) from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             raise HarnessError(
-                f"cannot write the cache in {folder.parent}: {error.strerror}\n  {ELSEWHERE}"
+                f"cannot write the cache in {folder.parent}: {error.strerror}\n  {elsewhere}"
             ) from None
         raise
 
 
-def check_room(work: Path, needed: int, what: str, or_else: str = "") -> None:
+def check_room(work: Path, needed: int, what: str, elsewhere: str = ELSEWHERE) -> None:
     """Refuse to build what would fill the disk.
 
     Args:
         work: the folder that `build` was given.
         needed: bytes.
         what: takes them, for the message.
-        or_else: what a user can do beside making room.
+        elsewhere: what a user can do beside making room.
     """
     free = shutil.disk_usage(work).free
     if needed + SPARE_BYTES > free:
         reason = f"{what} take about {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free"
-        raise _no_room(work.parent, reason, or_else)
+        raise _no_room(work.parent, reason, elsewhere)
 
 
-def _no_room(cache_dir: Path, reason: str, or_else: str = "") -> HarnessError:
+def _no_room(cache_dir: Path, reason: str, elsewhere: str) -> HarnessError:
     return HarnessError(
-        f"no room for the cache in {cache_dir}: {reason}\n  make room, or {ELSEWHERE}{or_else}"
+        f"no room for the cache in {cache_dir}: {reason}\n  make room, or {elsewhere}"
     )

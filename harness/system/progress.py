@@ -5,8 +5,10 @@ All numbers count from 1, as people do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +18,12 @@ class Event:
     Attributes:
         method: what it happened to, as a table calls it.
         worker: number of the process.
+        run: what is trained or tested, among all of the method, such as trial-3.
     """
 
     method: str = ""
     worker: int = 1
+    run: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,21 @@ class Placed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Configured(Event):
+    """The settings of a method, before its first run.
+
+    Attributes:
+        table: folder of its table, such as mlrc/glyphs-glyphnet; sweeps/NAME for a sweep.
+        metric: name of the validation score.
+        config: config keys, and fields of the protocol as protocol.NAME; no passwords.
+    """
+
+    table: str
+    metric: str
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Begun(Event):
     """Work on a method begins, some of which may be done already.
 
@@ -65,6 +84,8 @@ class Validated(Event):
     Attributes:
         unit: number of its trial or reproduction.
         best: the best score so far.
+        current: the score at this step; NaN if there is none.
+        loss: mean training loss since the validation before; NaN if there is none.
     """
 
     unit: int = 1
@@ -72,6 +93,8 @@ class Validated(Event):
     step: int
     max_steps: int
     best: float
+    current: float = math.nan
+    loss: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +107,7 @@ class TrialEnded(Event):
         best: of all trials.
         folds: how many of them were trained.
         trace: file with the traceback, if it failed.
+        params: hyper-parameters of the trial.
     """
 
     trial: int
@@ -96,6 +120,7 @@ class TrialEnded(Event):
     pruned: bool = False
     reason: str = ""
     trace: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +166,19 @@ class ModelEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Tested(Event):
-    """A reproduction was scored on the test classes; a naive row is none of several."""
+    """A reproduction was scored on the test classes; a naive row is none of several.
+
+    Attributes:
+        score: MAP@R of the concatenated embeddings.
+        scores: all test scores, such as concatenated/map_at_r.
+        params: hyper-parameters that it was trained with.
+    """
 
     reproduction: int = 1
     reproductions: int = 0
     score: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

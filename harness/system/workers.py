@@ -26,6 +26,7 @@ from harness.system.cards import VISIBLE
 from harness.system.device import choose_device, device_count, thread_limit
 from harness.system.files import naming_disk_trouble
 from harness.system.progress import Event, Listener, Stopping
+from harness.system.stopping import TERMINATED, Terminated, hear_sigterm
 from harness.system.trouble import naming_trouble
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,8 @@ def run_workers(
 
     A worker that loses its device is followed by a new process, which finds the rest of its work.
     A worker that ends with an error does not end the others; the first error is raised at the end.
-    After Ctrl-C they stop when they next report something; after another one, at once.
+    After Ctrl-C they stop when they next report something; after another one, at once. After
+    SIGTERM they stop after the next step.
 
     Args:
         apart: in a process of its own even then, which takes what it holds of a card with it.
@@ -139,9 +141,13 @@ class _Crew:
                     for pipe in wait(list(self.pipes)):
                         assert isinstance(pipe, Connection)
                         self._hear(pipe)
-        except BaseException:
+        except Terminated:  # workers save their work
             for process in self.processes:
                 process.terminate()
+            raise
+        except BaseException:
+            for process in self.processes:
+                process.kill()
             raise
         finally:
             for process in self.processes:
@@ -294,11 +300,14 @@ def _work(number: int, target: Target, job: Any, device: str, pipe: Any, stop: A
         if stop.value:
             raise KeyboardInterrupt
 
+    hear_sigterm()
     try:
         with naming_disk_trouble(), naming_trouble():
             target(job, _own_card(device), tell)
     except HarnessError as error:
         pipe.send(error)
+    except Terminated:
+        raise SystemExit(TERMINATED) from None
     except KeyboardInterrupt:
         pass  # the parent was interrupted, and says so
     except _Orphaned:

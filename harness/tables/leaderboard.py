@@ -36,7 +36,7 @@ from harness.tables.indistinguishable import compare_with_best
 from harness.tables.latex import to_latex
 from harness.tables.leaderboard_columns import Shape, columns_of, shape_of
 from harness.tables.leaderboard_line import Line
-from harness.tables.rendering import describe_columns, to_csv, to_markdown
+from harness.tables.rendering import describe_columns, to_csv, to_html, to_markdown
 
 DEFAULT_SCHEME = "folds"  # scores trials by the validation of single models
 
@@ -70,8 +70,8 @@ class Leaderboard:
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """The same of all rows."""
-        return self._frame(self.lines)
+        """The same of all rows, as people see them: those without training are last."""
+        return _naive_last(self._frame(self.lines))
 
     @cached_property
     def shape(self) -> Shape:
@@ -91,13 +91,17 @@ class Leaderboard:
         Args:
             whole: with the stored rows.
         """
-        frame = self.whole if whole else self.frame
+        frame = self.whole if whole else _naive_last(self.frame)
         remarks = [*remarks_on_frame(frame, self.shape), *self.remarks]
         if self.judged is not None:
             remarks[1:1] = table_remarks(self.judged, self.shape.sizes)
         return Table(
             title_of_frame(frame), columns_of(self.shape), frame, remarks, self._commands()
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return to_html(self.table(whole=True)) if self.lines else "<p>no rows</p>"
 
     def _commands(self) -> list[str]:
         """What made the user's rows."""
@@ -195,6 +199,11 @@ def write(board: Leaderboard) -> list[Path]:
 def _openings(folder: Path, problems: list[str]) -> Counter[str]:
     """How often the ledger says that each method was tested."""
     return Counter(entry["method"] for entry in read_ledger(folder / LEDGER, problems))
+
+
+def _naive_last(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows without training below all others, which keep their order."""
+    return frame.sort_values("kind", key=lambda kind: kind == "naive", kind="stable")
 
 
 def title_of_frame(frame: pd.DataFrame) -> str:

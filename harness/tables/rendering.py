@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 
 import pandas as pd
@@ -32,6 +33,13 @@ def to_markdown(table: Table) -> str:
         *_made_by(table.commands),
     ]
     return "\n".join(lines) + "\n"
+
+
+def to_html(table: Table) -> str:
+    """The table for a notebook: the columns that a terminal shows, and the remarks."""
+    remarks = "".join(f"<li>{html.escape(remark)}</li>" for remark in table.remarks)
+    cells = table.texts(View.TERMINAL).to_html(index=False, border=0)
+    return f"<p><b>{html.escape(table.title)}</b></p>{cells}<ul>{remarks}</ul>"
 
 
 def _made_by(commands: Sequence[str]) -> list[str]:

@@ -63,7 +63,7 @@ BuildTrainer = Callable[[Unit, torch.device], Trainer]
 
 
 def tell_validations(
-    listener: Listener, method: str, unit: int = 1, scored: bool = True
+    listener: Listener, method: str, unit: int = 1, scored: bool = True, run: str = ""
 ) -> OnValidation:
     """A callback that turns every validation into an event.
 
@@ -71,17 +71,23 @@ def tell_validations(
         method: whose models are trained, as a table calls it.
         unit: number of the trial, the reproduction or the point.
         scored: whether the scores mean something: without validation classes they are steps.
+        run: name of what is trained, as events have it.
     """
 
     def tell(fold: int, progress: Progress) -> None:
+        step, loss, score = (progress.history or [(0, math.nan, math.nan)])[-1]
+        is_new = step == progress.step  # an epoch may end without a validation
         listener(
             Validated(
                 method=method,
+                run=run,
                 unit=unit,
                 fold=fold + 1,
                 step=progress.step,
                 max_steps=progress.max_steps,
                 best=progress.best_score if scored else math.nan,
+                current=score if scored and is_new else math.nan,
+                loss=loss if is_new else math.nan,
             )
         )
 

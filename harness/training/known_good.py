@@ -34,7 +34,7 @@ def train_known_good(device: str) -> None:
         _, (record,) = train(config, count=1)
     if not record.best_score > LEAST_SCORE:
         raise EnvironmentFault(
-            f"its score is {record.best_score:.4f} instead of at least {LEAST_SCORE}"
+            f"its score is {record.best_score:.2%} instead of at least {LEAST_SCORE:.0%}"
         )
 
 

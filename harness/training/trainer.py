@@ -24,6 +24,7 @@ from harness.model.network import Model, freeze_affine, freeze_batchnorm
 from harness.protocols.protocol import EvaluationProtocol
 from harness.records.records import Fit
 from harness.system.forks import ending_forks
+from harness.system.stopping import Terminated, asked_to_stop, looking_for_sigterm
 from harness.system.trouble import trouble_in
 from harness.training.embed import embed
 from harness.training.optimizer import Schedule, build_optimizer
@@ -117,6 +118,8 @@ class Trainer:
         self.clipped_by_value = together
         self.progress = Progress(max_steps=self.plan.last)
         self.train_loss = float("nan")
+        self.since = 0  # the step after which losses are summed up
+        self.loss_sum = torch.zeros((), device=self.device)
         self.best_weights: dict[str, Tensor] = {}
         self.best_proxies: dict[str, Tensor] = {}  # or whatever parameters the loss has
         self.last_weights: dict[str, Tensor] = {}  # only where the test selects the best ones
@@ -157,7 +160,7 @@ class Trainer:
             stopped_by = self._stopped_by()
             if stopped_by is None:
                 # Labels count the classes of the batches; the loss is looked at when validating.
-                with values_are_checked():
+                with values_are_checked(), looking_for_sigterm():
                     stopped_by = self._run(checkpoint, on_validation)
         if self.protocol.select == "test":
             self.last_weights = self._weights()
@@ -179,21 +182,25 @@ class Trainer:
     def _run(self, checkpoint: Path, on_validation: Callable[[Progress], None]) -> str:
         self._train_mode()
         steps = range(self.step, self.plan.last)
-        total = torch.zeros((), device=self.device)
-        since = self.step
         started = trained = time.perf_counter()
         for images, labels in self.loader.load(self.batches, steps):
             with ending_forks():
-                total += self._train_step(images, labels)
+                self.loss_sum += self._train_step(images, labels)
             self.progress.step += 1
             if self.step == self.plan.warmup:
                 self._end_warmup()
             if not self.plan.ends_epoch(self.step):
+                if asked_to_stop():
+                    now = time.perf_counter()
+                    self.progress.train_seconds += now - trained
+                    self.progress.seconds += now - started
+                    self._save(checkpoint)
+                    raise Terminated
                 continue
-            self.train_loss = total.item() / (self.step - since)
+            self.train_loss = self.loss_sum.item() / (self.step - self.since)
             if not np.isfinite(self.train_loss):
                 raise TrainingFailed(
-                    f"the loss became {self.train_loss} between steps {since} and {self.step}"
+                    f"the loss became {self.train_loss} between steps {self.since} and {self.step}"
                 )
             self.progress.train_seconds += time.perf_counter() - trained
             self._end_epoch(self._validate() if self.plan.validates(self.step) else None)
@@ -201,17 +208,19 @@ class Trainer:
             self.progress.seconds += now - started
             started = trained = now
             stopped_by = self._stopped_by()
+            self.loss_sum.zero_()
+            self.since = self.step
             if now >= self.next_checkpoint:
                 self._save(checkpoint)
             try:
                 on_validation(self.progress)
+                if asked_to_stop():
+                    raise Terminated
             except KeyboardInterrupt:  # asked to stop: nothing up to here is lost
                 self._save(checkpoint)
                 raise
             if stopped_by is not None:
                 return stopped_by
-            total.zero_()
-            since = self.step
             trained = time.perf_counter()
         raise AssertionError("the last step always validates and stops")
 
@@ -309,6 +318,8 @@ class Trainer:
             "schedule": self.schedule.state_dict(),
             "hook": self.hook.state_dict(),
             "progress": vars(self.progress),
+            "since": self.since,
+            "loss_sum": self.loss_sum,
             "best_weights": self.best_weights,
             "best_proxies": self.best_proxies,
             "torch_rng": torch.get_rng_state(),
@@ -338,6 +349,8 @@ class Trainer:
         self.progress = convert(
             {**state["progress"], "max_steps": self.plan.last}, Progress, "progress"
         )
+        self.since = state.get("since", self.step)  # older ones were written at validations
+        self.loss_sum += state.get("loss_sum", 0.0)
         self.best_weights = {name: value.cpu() for name, value in state["best_weights"].items()}
         none_yet = self.progress.best_score == float("-inf")
         if not none_yet and _shapes(self.best_weights) != _shapes(state["model"]):

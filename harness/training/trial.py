@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from harness.data.sources import open_part
 from harness.errors import HarnessError
 from harness.experiment import Experiment, build_experiment, check_validated
 from harness.model.build import check_method
+from harness.records.layout import FOLD_RECORD
 from harness.records.records import FoldRecord
 from harness.system.device import choose_device
 from harness.system.progress import Listener, ignore
@@ -58,6 +60,16 @@ def trial_units(
     ]
 
 
+def fold_records_of(units: Sequence[Unit]) -> list[Path]:
+    """Where the records of some models are."""
+    return [unit.folder / FOLD_RECORD for unit in units]
+
+
+def records_of(units: Sequence[Unit]) -> list[Path]:
+    """Where the records of the models of a trial are, and that of the trial."""
+    return [units[0].trial_path, *fold_records_of(units)]
+
+
 def run_trial(
     units: Sequence[Unit],
     on_validation: OnValidation = ignore_validation,
@@ -92,7 +104,8 @@ def train(
     choose_device(config.device)  # refused before images are opened
     trainval = open_part(experiment, "trainval", listener)
     units = trial_units(experiment, trainval, experiment.published_params)[:count]
-    on_validation = tell_validations(listener, experiment.method.name)
+    listener(experiment.configured(experiment.method.name))
+    on_validation = tell_validations(listener, experiment.method.name, run="training")
     try:
         records = run_trial(
             units, on_validation, keep_weights=keep_weights, build_trainer=build_trainer

@@ -224,6 +224,7 @@ def member(spec: str) -> Trunk:
         own_side=settings.input_size[-1],
         mean=tuple(settings.mean),
         std=tuple(settings.std),
+        licence=settings.license or "",
     )
 
 

@@ -28,6 +28,7 @@ class Trunk:
         own_side: of the images that its weights were trained on, if that is known.
         mean, std: of pixels scaled to 0..`scale`, one value or one per channel.
         bgr: whether channels are reversed.
+        licence: of its own weights, as they were published; empty if that is not known.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Trunk:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     scale: float = 1.0
     bgr: bool = False
+    licence: str = ""
 
     def build(self, channels: int, weights: str = "") -> nn.Module:
         """The network with its own weights (""), random ones ("none") or those of a file."""

@@ -19,6 +19,12 @@ PRINTED_AS = {
     "margin-dw": "margin",
 }
 
+ABOUT_GAINS = (
+    "Networks, training and protocols differ from the papers'. The table shows what is left under "
+    "equal conditions for all methods. A paper's gain may also come from its pooling, "
+    "normalisation, batches or head."
+)
+
 
 @dataclass(frozen=True)
 class Gain:

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.judgement.answers import FIRST_SEARCHES
 from harness.judgement.judge import find_rows
-from harness.judgement.judged import (
-    Answer,
-    Beats,
-    JudgedPair,
-    JudgedRow,
-    JudgedTable,
-    Judgement,
-    Scope,
-)
+from harness.judgement.judged import JudgedPair, JudgedRow, JudgedTable, Judgement
 from harness.judgement.ranks import rank_tables
-from harness.judgement.statistic import LEVEL
 from harness.judgement.words import (
     critical_words,
     interval_words,
     listed,
-    no_training_words,
     p_words,
     pair_notes,
     row_notes,
@@ -36,16 +25,10 @@ from harness.judgement.words import (
     signed,
 )
 from harness.metrics.names import title_of
-from harness.plain_text import counted, markdown_cell, markdown_code, markdown_text
+from harness.plain_text import markdown_cell, markdown_code, markdown_text
+from harness.verdicts import conclusions
 from harness.verdicts.commands import steps_for
-from harness.verdicts.gains import Gain, gains
-
-HOW_TO_READ = (
-    "All differences are points of MAP@R of the concatenated embeddings, on classes that no search "
-    "has seen. Intervals and p-values account for test classes, seeds and, where searches were "
-    f"repeated, search noise; p-values are corrected by Holm within each family, at {LEVEL:.0%}. "
-    "docs/statistics.md explains the method."
-)
+from harness.verdicts.gains import ABOUT_GAINS, Gain, gains
 
 
 def write_verdict(
@@ -70,7 +53,11 @@ def verdict_text(judgement: Judgement, published: Path) -> str:
         published: folder of the papers' numbers.
     """
     tables = judgement.tables
-    parts = [["# Verdict"], [_overall(tables)], [HOW_TO_READ]]
+    parts = [
+        ["# Verdict"],
+        [markdown_text(conclusions.of_tables(tables))],
+        [conclusions.HOW_TO_READ],
+    ]
     for table in tables:
         parts += _table(table, gains(table, published))
     parts += _ranks(tables)
@@ -85,11 +72,11 @@ def method_text(rows: Sequence[tuple[JudgedTable, JudgedRow]]) -> str:
     """
     name = markdown_text(rows[0][1].name)
     parts = [[f"# {name} against the other rows"]]
-    parts += [[_conclusion_of(table, row)] for table, row in rows[:1]]
-    parts += [[HOW_TO_READ]]
+    parts += [[markdown_text(conclusions.of_row(table, row))] for table, row in rows[:1]]
+    parts += [[conclusions.HOW_TO_READ]]
     for place, (table, row) in enumerate(rows):
         parts += [[f"## {_title(table)}"]]
-        parts += [[_conclusion_of(table, row)]] if place else []
+        parts += [[markdown_text(conclusions.of_row(table, row))]] if place else []
         pairs = table.pairs_of(row.name)
         declared = [pair for pair in pairs if pair.relation and table.by_name[pair.rival].trained]
         parts += [[_item(sentence(table, pair)) for pair in declared]]
@@ -105,56 +92,16 @@ def _joined(parts: Sequence[Sequence[str]]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _overall(tables: Sequence[JudgedTable]) -> str:
-    """Three sentences about all tables."""
-    planned = [pair for table in tables for pair in table.pairs if _planned(table, pair)]
-    counts = Counter(pair.answer for pair in planned)
-    better = f"{counts[Answer.BETTER]} of {counted(len(planned), 'planned comparison')}"
-    claims = (
-        f"In {counted(len(tables), 'table')}, a method is shown to be better than its base or a "
-        f"declared rival in {better}, worse in {counts[Answer.WORSE]} and equivalent in "
-        f"{counts[Answer.EQUIVALENT]}; {counts[Answer.NOT_DECIDED]} are not decided."
-    )
-    return markdown_text(f"{claims} {_no_training(tables)} {_scope(tables)}")
-
-
-def _planned(table: JudgedTable, pair: JudgedPair) -> bool:
-    return bool(pair.relation) and table.by_name[pair.rival].trained
-
-
-def _no_training(tables: Sequence[JudgedTable]) -> str:
-    rows = [row for table in tables for row in table.rows if row.beats_no_training is not None]
-    found = Counter(row.beats_no_training for row in rows)
-    if not rows:
-        return "No row without training was evaluated for comparison."
-    ahead = found[Beats.YES] + found[Beats.IN_PART]
-    part = found[Beats.IN_PART]
-    but = f"; {part} of these {'is' if part == 1 else 'are'} behind it in P@1 or with single models"
-    better = f"{'is' if ahead == 1 else 'are'} better than no training in MAP@R"
-    return f"{ahead} of {counted(len(rows), 'trained row')} {better}{but if part else ''}."
-
-
-def _scope(tables: Sequence[JudgedTable]) -> str:
-    scopes = {pair.scope for table in tables for pair in table.pairs if pair.scope is not None}
-    if Scope.ONE_SEARCH in scopes:
-        every = "All" if scopes <= {Scope.ONE_SEARCH, Scope.FIXED} else "Some"
-        return (
-            f"{every} answers rest on one search for each method, so a difference may still be due "
-            f"to a lucky search; searches with --searches {FIRST_SEARCHES} would measure that."
-        )
-    return "The answers account for search noise where methods were searched."
-
-
 def _title(table: JudgedTable) -> str:
     where = markdown_text(f"{table.dataset}, {table.trunk}")
     return f"{where}, protocol {markdown_code(table.protocol)}"
 
 
 def _table(table: JudgedTable, left: Sequence[Gain]) -> list[list[str]]:
-    planned = [pair for pair in table.pairs if _planned(table, pair)]
+    planned = conclusions.planned_pairs(table)
     return [
         [f"## {_title(table)}"],
-        [_conclusion(table)],
+        [markdown_text(conclusions.of_table(table))],
         _rows_table(table),
         _section("### Planned comparisons", _pairs_table(table, planned) if planned else []),
         _notes(table, planned),
@@ -166,28 +113,6 @@ def _table(table: JudgedTable, left: Sequence[Gain]) -> list[list[str]]:
 
 def _section(heading: str, lines: Sequence[str]) -> list[str]:
     return [heading, "", *lines] if lines else []
-
-
-def _conclusion(table: JudgedTable) -> str:
-    """Who leads, what holds of the planned comparisons, and what training is worth."""
-    trained = table.trained_rows
-    if not trained:
-        return "This table has no trained row."
-    best = trained[0]
-    if len(trained) == 1:
-        said = [f"{best.name} is the only trained row, with {score_words(best)}% MAP@R."]
-    elif len(table.leaders) == 1:
-        said = [f"{best.name} leads with {score_words(best)}% MAP@R, ahead of all other rows."]
-    else:
-        others = listed([name for name in table.leaders if name != best.name])
-        said = [f"{best.name} leads with {score_words(best)}% MAP@R, not separated from {others}."]
-    planned = [pair for pair in table.pairs if _planned(table, pair)]
-    shown = [f"{pair.method} over {pair.rival}" for pair in planned if pair.answer is Answer.BETTER]
-    if planned:
-        names = f": {listed(shown)}" if shown else ""
-        said.append(f"{len(shown)} of {counted(len(planned), 'planned claim')} hold{names}.")
-    said.append(_no_training([table]))
-    return markdown_text(" ".join(said))
 
 
 def _rows_table(table: JudgedTable) -> list[str]:
@@ -257,9 +182,7 @@ def _gains(left: Sequence[Gain]) -> list[str]:
     return [
         *_markdown(rows),
         "",
-        "Networks, training and protocols differ from the papers'. The table shows what is left "
-        "under equal conditions for all methods. A paper's gain may also come from its pooling, "
-        "normalisation, batches or head.",
+        ABOUT_GAINS,
     ]
 
 
@@ -287,32 +210,6 @@ def _remarks(table: JudgedTable) -> list[str]:
 def _commands(table: JudgedTable, rows: Sequence[JudgedRow]) -> list[str]:
     lines = [line for step in steps_for(table, rows) for line in step.lines]
     return _section("### What would decide the rest", ["```", *lines, "```"] if lines else [])
-
-
-def _conclusion_of(table: JudgedTable, row: JudgedRow) -> str:
-    """Place of a row, its answers, and what its training is worth, in three sentences."""
-    count = len(table.trained_rows)
-    place = (
-        f"{row.name} ranks {row.rank} of {count} on {table.dataset} with {score_words(row)}% MAP@R."
-    )
-    answers: dict[Answer, list[str]] = defaultdict(list)
-    for pair in table.pairs_of(row.name):
-        if table.by_name[pair.rival].trained:
-            answers[pair.answer].append(pair.rival)
-    if not answers:
-        said = "There is no other trained row to compare it with."
-    else:
-        said = (
-            f"It is better than {listed(answers[Answer.BETTER]) or 'no row'} and worse than "
-            f"{listed(answers[Answer.WORSE]) or 'no row'}"
-        )
-        if equal := answers[Answer.EQUIVALENT]:
-            said += f", and equivalent to {listed(equal)}"
-        undecided = answers[Answer.NOT_DECIDED]
-        said += f"; against {listed(undecided)} it is not decided." if undecided else "."
-    training = no_training_words(row)
-    last = f"Better than no training: {training}." if training else _scope([table])
-    return markdown_text(f"{place} {said} {last}")
 
 
 def _ranks(tables: Sequence[JudgedTable]) -> list[list[str]]:

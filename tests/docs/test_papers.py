@@ -11,6 +11,7 @@ import typer
 from dataset_files import without_files
 from documents import ROOT, commands_in, flags_in
 
+from docs.papers_page import page
 from harness import registry
 from harness.cli import app
 from harness.cli.options import Given, read_values
@@ -23,11 +24,12 @@ from harness.report.figures import FIGURES as PLOTS
 from harness.sweeping.axes import config_at, parse_axis, parse_variant
 from harness.sweeping.figure_sweep import build_sweep
 from harness.sweeping.paper_figures import find_figure
+from harness.sweeping.paper_settings import load_papers
 from harness.sweeping.run import Sweep
 
 DOCUMENT = ROOT / "docs" / "papers.md"
 PAGE = DOCUMENT.read_text()
-EXPERIMENTS = PAGE.partition("## Every experiment")[2]
+EXPERIMENTS = PAGE.partition("## Every experiment")[2].partition("## What the papers state")[0]
 CLI: Any = typer.main.get_command(app)
 COMMANDS = [line for line in dict.fromkeys(commands_in(DOCUMENT)) if " " in line[8:]]
 OF_PAPERS = [
@@ -36,6 +38,15 @@ OF_PAPERS = [
     for preset in method.presets
     if method.preset(preset, "cub").belongs_to
 ]
+
+
+def test_the_page_is_made_from_the_papers_settings() -> None:
+    """If not: make papers."""
+    made = page()
+    assert made == PAGE
+    for paper in load_papers().values():
+        told = [one.setting for one in paper.settings if one.value]
+        assert told and all(f"| {name} | " in PAGE for name in told)
 
 
 def rows() -> list[tuple[set[str], set[str], set[str]]]:
@@ -66,19 +77,6 @@ def test_every_protocol_that_stands_there_exists() -> None:
     for _, _, protocols in rows():
         for name in protocols:
             registry.load_protocol(name, "cub")
-
-
-def test_crops_and_lengths_are_those_of_the_protocols() -> None:
-    for name, crop, resize, epochs in (
-        ("classic-proxygml", 224, 256, 50),
-        ("classic-hpl", 224, 256, 30),
-        ("classic-drml", 224, 256, 61),
-        ("two_stage", 256, 288, 40),
-    ):
-        protocol = registry.load_protocol(name, "cub")
-        assert (protocol.crop, protocol.resize, protocol.epochs) == (crop, resize, epochs)
-        (line, *_) = re.findall(rf"^\| .*`{name}`.*$", PAGE, flags=re.MULTILINE)
-        assert f"{resize} to {crop}" in line and str(epochs) in line
 
 
 def parsed(line: str) -> tuple[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from PIL import Image
 from harness import registry
 from harness.sweeping import paper_figures
 from harness.sweeping.figure_sweep import build_sweep
-from harness.testing import check_dataset, check_method, check_protocol
+from harness.testing import check_dataset, check_method, check_protocol, check_trunk
 
 Extract = Callable[[str], Path]
 
@@ -53,7 +53,7 @@ def write_aircraft(root: Path) -> None:
 
 def test_there_is_a_recipe_for_each() -> None:
     assert [Path(path).parent.as_posix() for path in recipes()] == [
-        *("losses", "harness/datasets", "protocols")
+        *("losses", "harness/datasets", "protocols", "harness/trunks")
     ]
 
 
@@ -90,10 +90,14 @@ def test_the_protocol_keeps_its_contract(extract: Extract) -> None:
     check_protocol(extract("protocols/resnet.py"))
 
 
+def test_the_trunk_keeps_its_contract(extract: Extract) -> None:
+    check_trunk(extract("harness/trunks/squeezenet.py"))
+
+
 @pytest.mark.parametrize("path", recipes())
 def test_a_recipe_imports_nothing_that_its_folder_may_not(path: str) -> None:
-    own = {"losses": "harness.losses", "harness": "harness.datasets"}
-    allowed = {**own, "protocols": "harness.protocols"}[Path(path).parts[0]]
+    folder = Path(path).parent.as_posix().replace("/", ".")
+    allowed = folder if folder.startswith("harness.") else f"harness.{folder}"
     for line in recipes()[path].splitlines():
         if line.startswith(("from harness", "import harness")):
             assert line.startswith(f"from {allowed}")

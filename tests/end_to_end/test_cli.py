@@ -13,6 +13,7 @@ import typer
 from conftest import FOLDER
 from documents import flags_in
 from processes import Command
+from telling_loss import SAYS, write_telling
 
 from harness import registry
 from harness.cli import app, display, main
@@ -159,7 +160,7 @@ def test_plain_lines_say_what_a_person_wants_to_know(capsys: pytest.CaptureFixtu
 
     place = {"method": "ms", "trial": 3, "trials": 10}
     ended = TrialEnded(**place, seconds=12.0, score=0.25, best=0.3)
-    assert said(ended).startswith("ms: trial 3/10, map@r 0.2500, best 0.3000, 12 s, about ")
+    assert said(ended).startswith("ms: trial 3/10, map@r 25.00%, best 30.00%, 12 s, about ")
     failed = TrialEnded(**place, seconds=12.0, reason="the loss became nan")
     assert said(failed) == "ms: trial 3/10 failed: the loss became nan\n"
     step = Validated(method="ms", unit=3, fold=1, step=50, max_steps=400, best=0.1)
@@ -177,18 +178,6 @@ def test_the_time_left_is_that_of_all_workers_together(monkeypatch: pytest.Monke
 
 def test_seconds_are_spelled_for_people() -> None:
     assert [display.spell_seconds(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
-
-
-# A loss that tells of every step, since the next validation may be hours away.
-TELLING = """
-import sys
-from pytorch_metric_learning.losses import TripletMarginLoss
-
-class Telling(TripletMarginLoss):
-    def compute_loss(self, *batch):
-        sys.stderr.write("a step\\n")
-        return super().compute_loss(*batch)
-"""
 
 
 def start_search(
@@ -224,16 +213,15 @@ def test_ctrl_c_stops_every_process_and_says_how_to_go_on(
 @pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, image_folder: Path) -> None:
     """The next validation would be hours away."""
-    telling = tmp_path / "telling.py"
-    telling.write_text(TELLING)
+    telling = write_telling(tmp_path)
     hours = re.sub(r"(max_steps|validate_every)=\d", r"\1=1000000", FOLDER)
     process = start_search(image_folder, tmp_path / "runs", "2", hours, str(telling))
     for _ in range(BATCHES + 1):  # those of the check, before a worker begins
-        process.read_until("a step")
+        process.read_until(SAYS)
     process.signal(signal.SIGINT)
     process.read_until("Ctrl-C again stops at once")
     for _ in range(20):  # it goes on as if nothing had happened
-        process.read_until("a step")
+        process.read_until(SAYS)
     process.signal(signal.SIGINT)
     _, said = process.finish()
     assert process.exit_code == 130 and "Traceback" not in said

@@ -136,12 +136,12 @@ def test_the_summary_reads_well(study: optuna.Study, capsys: pytest.CaptureFixtu
     print_summary(summarize(study))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mine: 14 trials, 1 failed, 2 parameters searched, 1 pruned, 1 repeated"
-    assert lines[1] == "  best validation map@r 0.4995 (trial 12)"
+    assert lines[1] == "  best validation map@r 49.95% (trial 12)"
     assert lines[2] == "  folds: 0.3995 0.4995 0.4995 0.5995, standard deviation 0.0816"
     assert lines[3] == "  params: power=2, margin=0.999, scale=0.5"
     assert lines[4].startswith("  note: margin=0.999 lies on the high end of its range")
     assert re.fullmatch(r"  importance: margin \d+%, scale \d+%", lines[5])
-    assert re.fullmatch(r"  best so far: [▁-█]{14} .*, 0\.4995 \(12\)", lines[6])
+    assert re.fullmatch(r"  best so far: [▁-█]{14} .*, 49\.95% \(12\)", lines[6])
     # The twelfth of fourteen was the best by more than a standard error of its folds, 0.04.
     assert lines[7].startswith("  note: it still rose at the end; more trials, or --until-flat")
     assert lines[8] == "  time: 10 s per trial (10 s to 30 s), 3 min in all"
@@ -179,7 +179,7 @@ def test_show_finds_searches_by_name_and_by_folder(
 ) -> None:
     given = [str(folder) if argument == "FOLDER" else argument for argument in arguments]
     assert main(["show", *given, "--runs-dir", str(folder.parents[2])]) == 0
-    assert "best validation map@r 0.4995 (trial 12)" in capsys.readouterr().out
+    assert "best validation map@r 49.95% (trial 12)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,9 @@ def test_show_says_if_there_is_nothing(
     assert "no such search here; start it with harness search" in capsys.readouterr().err
 
 
-def test_showing_does_not_wait_for_torch(folder: Path) -> None:
-    command = f"main(['show', 'proxyanchor', '--runs-dir', {str(folder.parents[2])!r}])"
+@pytest.mark.parametrize("name", ["show", "status"])
+def test_showing_does_not_wait_for_torch(folder: Path, name: str) -> None:
+    command = f"main([{name!r}, 'proxyanchor', '--runs-dir', {str(folder.parents[2])!r}])"
     (loaded,) = modules_after(f"from harness.cli import main; {command}")
     assert "torch" not in loaded
 

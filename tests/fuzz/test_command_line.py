@@ -119,7 +119,8 @@ def test_a_command_line_ends_with_success_or_a_message(
     monkeypatch.setenv("HOME", str(place / "home"))
     monkeypatch.setenv("COLUMNS", "80")
     params = [one.name for one in COMMANDS.get(" ".join(words[:2]), COMMANDS.get(words[0], []))]
-    if "dataset" in params and words[0] not in ("compare", "verdict", "plot", "embed", "tables"):
+    about_tables = ("compare", "verdict", "plot", "embed", "export", "tables")
+    if "dataset" in params and words[0] not in about_tables:
         target = f"folder:{place / 'pictures'}"
         words = words if words[0] == "data" else [*words, "--dataset", target]
     with unchanged(place / "pictures"), unchanged(place / "results", "*"):

@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, sorts, searches, hovers, and asks nobody for anything."""
+"""The page in a real browser: it draws, sorts, searches, hovers, and makes no requests."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_every_figure_has_marks_in_it(page: webdriver.Chrome) -> None:
         assert figure.find_element(By.CSS_SELECTOR, ".canvas").get_attribute("aria-label")
 
 
-def test_nothing_is_asked_for_and_nothing_complains(page: webdriver.Chrome) -> None:
+def test_it_makes_no_request_and_logs_nothing(page: webdriver.Chrome) -> None:
     for figure in shown(page, ".plot"):
         drawn(page, figure)
     assert page.get_log("browser") == []
@@ -159,7 +159,8 @@ def test_the_first_table_is_there_at_once(browser: webdriver.Chrome, address: st
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(address)
-        assert len(shown(browser, "table.board")) == 4  # of two data sets
+        assert len(shown(browser, "table.forest")) == 2  # of two data sets
+        assert len(shown(browser, "table.board")) == 2  # those of single models are folded
         assert len(shown(browser, "table.matrix")) == 2
         assert not shown(browser, ".plot") and not shown(browser, "#filter")
     finally:
@@ -177,6 +178,7 @@ def test_numbers_are_those_of_the_csv_and_sort_as_numbers(
     ]
     assert column(page, 3) == texts
     head = shown(page, "table.board")[0].find_elements(By.CSS_SELECTOR, "thead button")[2]
+    page.execute_script("arguments[0].scrollIntoView({behavior: 'instant', block: 'center'})", head)
     head.click()
     assert column(page, 3) == texts  # the highest first, as it was
     head.send_keys(Keys.ENTER)  # by keyboard, too
@@ -196,12 +198,33 @@ def test_a_search_leaves_the_rows_that_match(page: webdriver.Chrome) -> None:
 
 
 def test_tables_are_shown_one_at_a_time_or_all(page: webdriver.Chrome) -> None:
-    titles = [e.text for e in shown(page, "#tables h3")]
+    titles = [e.text for e in shown(page, "#scores h3")]
     assert titles == ["cars, bninception, protocol mlrc"]
     Select(page.find_element(By.ID, "table")).select_by_value("")
-    assert len(shown(page, "#tables h3")) == 2
+    assert len(shown(page, "#scores h3")) == 2
     for part in PARTS:
         assert shown(page, f"#{part} h2")
+    other = page.find_element(By.CSS_SELECTOR, 'a[data-choose="mlrc/cub-bninception"]')
+    page.execute_script("arguments[0].click()", other)
+    assert [e.text for e in shown(page, "#scores h3")] == ["cub, bninception, protocol mlrc"]
+
+
+@pytest.mark.parametrize("width", [375, 800, 1600])
+def test_dots_of_a_forest_plot_are_in_the_order_of_the_scores(
+    browser: webdriver.Chrome, address: str, width: int
+) -> None:
+    resize(browser, width)
+    browser.get(address)
+    plot = shown(browser, ".forest")[0]
+    dots = plot.find_elements(By.CSS_SELECTOR, ".dot")
+    places = [dot.rect["x"] for dot in dots]
+    assert len(places) == len(METHODS) + 1
+    assert places == sorted(places, reverse=True)
+    (gap,) = {e.rect["x"] for e in plot.find_elements(By.CSS_SELECTOR, ".break")}
+    assert places[-1] < gap < places[-2]  # the row without training is beyond the break
+    tracks = plot.find_elements(By.CSS_SELECTOR, ".track")
+    assert all(track.rect["x"] >= 0 for track in tracks)
+    assert all(track.rect["x"] + track.rect["width"] <= width for track in tracks)
 
 
 def test_hostile_names_are_text(page: webdriver.Chrome) -> None:

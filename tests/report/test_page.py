@@ -21,6 +21,7 @@ from made_tables import CLASSES, FORMULA, METHODS, TRIALS, full_record, put_tabl
 
 from harness.cli import main
 from harness.judgement.judge import find_pairs_of, judge
+from harness.judgement.judged import Answer
 from harness.judgement.ranks import RankedTables, rank_tables
 from harness.judgement.words import critical_words, score_words, sentence
 from harness.records.ledger import note_test_opening
@@ -85,7 +86,7 @@ def data_of(page: str) -> dict[str, Any]:
     return dict(json.loads(gzip.decompress(base64.b64decode(packed[1]))))
 
 
-def test_it_has_all_parts_and_asks_nobody_for_anything(page: str) -> None:
+def test_it_has_all_parts_and_makes_no_requests(page: str) -> None:
     parsed = Parsed(page)
     assert {a.get("id") for tag, a in parsed.tags if tag == "section"} == set(PARTS)
     for tag, attrs in parsed.tags:
@@ -191,7 +192,7 @@ def test_the_matrix_says_what_compare_says(results: Path) -> None:
         sign = 1 if pair.method == found.methods[i] else -1
         assert cell is not None and cell.text == f"{100 * sign * pair.estimate.difference:+.2f}"
         assert cell.words == sentence(table, pair)
-        assert (cell.verdict == "real") == pair.separated
+        assert cell.answer == (pair if sign > 0 else pair.flipped).answer
     assert found.pairs == len(pairs) == 15
 
 
@@ -200,7 +201,7 @@ def test_a_lead_within_noise_is_not_called_real(tmp_path: Path) -> None:
     folder = put_scores(tmp_path, "two", [0.6, 0.5, 0.6, 0.5, 0.55])
     found = matrix(table_in(folder))
     assert found is not None and found.cells[0][1] is not None
-    assert found.cells[0][1].verdict == "open" and found.real == 0
+    assert found.cells[0][1].answer is Answer.NOT_DECIDED and found.separated == 0
 
 
 @pytest.mark.parametrize("ahead", ["hpl-pa", "proxyanchor"])
@@ -217,7 +218,7 @@ def test_two_searches_of_almost_one_loss_are_not_called_really_different(
     folder = put_scores(tmp_path, "hpl-pa", scores, params=params, search=search)
     found = matrix(table_in(folder))
     assert found is not None and found.cells[0][1] is not None
-    assert found.cells[0][1].verdict == "open" and found.real == 0
+    assert found.cells[0][1].answer is Answer.NOT_DECIDED and found.separated == 0
     assert "hpl-pa coincides with its base, proxyanchor" in found.cells[0][1].words
 
 
@@ -239,7 +240,7 @@ def test_a_page_of_single_runs_at_fixed_parameters_claims_nothing_and_misses_no_
         put_scores(tmp_path, method, [score], search=fixed)
     text = render(read_report(tmp_path))
     assert "1 of 1 could not be tested." in text
-    assert "differences are significant" not in text
+    assert "differ significantly" not in text
     assert "No parameters of the trials" not in text
 
 

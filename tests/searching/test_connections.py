@@ -24,6 +24,12 @@ from harness.searching.storage import Database, open_storage
 MOST = 40  # connections of 32 workers on 8 nodes
 
 
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker leaves the id of its folder in it."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def database(installed_postgres: Postgres) -> Iterator[str]:
     """URL of an empty database on the server of the system."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from harness.experiment import build_experiment
 from harness.losses.method import Method
 from harness.model.build import check_method
 from harness.records.sweep_plan import SweepPlan
-from harness.sweeping import paper_figures
+from harness.sweeping import figure_sweep, paper_figures
 from harness.sweeping.axes import config_at, parse_axis
 from harness.sweeping.figure_sweep import build_sweep
 from harness.sweeping.paper_figures import PaperFigure, find_figure, load_figures
+from harness.sweeping.run import Sweep
 from harness.tables.sweeps import build
 
 ROOT = Path(__file__).parents[2]
@@ -266,15 +268,24 @@ def test_a_figure_runs_from_the_command_line(
     assert "pool_size" in capsys.readouterr().out
 
 
+def of_one_point(asked: Sweep) -> Sweep:
+    """The first value of each axis, and the last variant, which has most of a method's parts."""
+    variants = dict([*asked.variants.items()][-1:])
+    axes = [replace(axis, values=axis.values[:1]) for axis in asked.axes]
+    return replace(asked, axes=axes, variants=variants)
+
+
 @pytest.mark.slow
 @every_figure
-def test_the_quick_form_of_a_figure_runs_to_its_table(
-    figure: PaperFigure, config: RunConfig, tmp_path: Path
+def test_a_point_of_the_quick_form_of_a_figure_gets_to_its_table(
+    figure: PaperFigure, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On eight classes, for one step where it has steps."""
+    """On eight classes, for one step where it has steps. `make figures` runs all points."""
+    build_all = figure_sweep.build_sweep
+    monkeypatch.setattr(figure_sweep, "build_sweep", lambda *given: of_one_point(build_all(*given)))
     split = tmp_path / "few.yaml"
     split.write_text("{train: [0-7], test: [100-103]}")
-    quick = build_sweep(figure, quick=True)
+    quick = of_one_point(build_sweep(figure, quick=True))
     command = ["sweep", "--figure", figure.name, "--quick", "--split", str(split)]
     command += ["--name", "small", "--workers", "1"]
     if "+max_steps=" in quick.config.protocol:
@@ -282,7 +293,7 @@ def test_the_quick_form_of_a_figure_runs_to_its_table(
         command += ["--protocol", short, *(["--test"] if figure.test else [])]
     assert main([*command, "--runs-dir", config.runs_dir, "--results-dir", config.results_dir]) == 0
     table = build(tmp_path / "results" / "sweeps" / "small")
-    assert table.problems == [] and len(table.frame) == len(quick.points())
+    assert table.problems == [] and len(table.frame) == len(quick.points()) == 1
     scores = table.frame["map_at_r_concatenated" if figure.test else "validation"]
     assert scores.between(0, 1).all()
     for metric in figure.metrics:

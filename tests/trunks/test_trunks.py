@@ -15,6 +15,7 @@ import timm
 import torch
 import torchvision
 from conftest import FOLDER, identity_of, unit_of
+from dataset_files import without_files
 from torch import Tensor, nn
 
 from harness import registry
@@ -26,6 +27,7 @@ from harness.experiment import Experiment
 from harness.model import build as models
 from harness.model.network import PooledTrunk
 from harness.searching.loop import search
+from harness.testing import check_trunk
 from harness.training.fold import run_fold
 from harness.trunks import weights as weights_module
 from harness.trunks.bninception import BNInception
@@ -82,20 +84,12 @@ def save_weights(network: nn.Module, path: Path, **more: Tensor) -> Path:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OF_TIMM])
-def test_every_trunk_gives_a_map_of_features_on_the_device_of_its_images(name: str) -> None:
+def test_every_trunk_keeps_its_contract(name: str) -> None:
     trunk = registry.load_trunk(name)
     assert trunk.name == name
-    network = trunk.build(trunk.channels or 1, "none").train()
-    images, normalize = pixels(trunk), trunk.normalize
-    with torch.device("meta"):  # a tensor created without device= would not mix
-        features = network(normalize(images))
-    assert features.device.type == "cpu"
-    assert network.out_features == FEATURES.get(name, network.out_features)
-    assert features.shape[:2] == (2, network.out_features)
-    assert features.dim() == 4
-    features.square().mean().backward()
-    first = next(network.parameters())
-    assert first.grad is not None and first.grad.abs().sum() > 0
+    check_trunk(trunk)
+    if name in FEATURES:
+        assert trunk.build(trunk.channels or 1, "none").out_features == FEATURES[name]
 
 
 # What (0, 127, 255) becomes in the three channels, worked by hand.
@@ -810,6 +804,29 @@ def test_images_are_decoded_without_weights(
     assert "trainval: 40 images" in capsys.readouterr().out
     assert main([*prepare, "--protocol", "frozen+resize=32+crop=32"]) == 2
     assert "cannot download bn_inception" in capsys.readouterr().err
+
+
+NO_DOWNLOAD = "--protocol frozen-pairs --trunk efficientnet_lite0"
+
+
+@pytest.mark.parametrize("trunk", ["", "resnet50", "timm:test_resnet"])
+def test_who_lacks_weights_is_told_a_command_that_needs_none(
+    trunk: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_files(monkeypatch)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", no_network)
+    headline = ["search", "--loss", "ccp", "--dataset", "cars"]
+    assert main([*headline, *(["--trunk", trunk] if trunk else [])]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == f"harness {' '.join(headline)} {NO_DOWNLOAD}"
+
+
+def test_a_file_of_weights_that_is_not_there_is_not_answered_with_other_weights(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_files(monkeypatch)
+    assert main(["search", "--loss", "ccp", "--dataset", "cars", "--weights", "no.pth"]) == 2
+    assert NO_DOWNLOAD not in capsys.readouterr().err
 
 
 # Weights as part of what a run is

@@ -5,20 +5,25 @@ const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 const root = document.documentElement;
 document.body.classList.add("scripted");
 
-// What lies in the page, compressed.
+// Compressed contents of the page.
 async function unpack(id) {
   const packed = Uint8Array.from(atob($(`#${id}`).textContent), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).text();
 }
-const data = unpack("data").then(JSON.parse);
+const data = $("#data") ? unpack("data").then(JSON.parse) : Promise.resolve({});
 let plotly;
+// From the page itself, or from the file that the pages of a site share.
 function loadPlotly() {
-  plotly ??= unpack("plotly").then((text) => {
+  plotly ??= $("#plotly") ? unpack("plotly").then((text) => {
     const script = document.createElement("script");
     script.textContent = text;
     document.body.append(script);
     return window.Plotly;
+  }) : new Promise((loaded) => {
+    const script = element("script", undefined, { src: document.body.dataset.plotly });
+    script.addEventListener("load", () => loaded(window.Plotly));
+    document.body.append(script);
   });
   return plotly;
 }
@@ -72,16 +77,17 @@ for (const table of $$("table.sortable")) {
   });
 }
 
-// Searching: rows of the leaderboards whose method has the text in it.
-$("#filter").addEventListener("input", (event) => {
-  const text = event.target.value.trim().toLowerCase();
+// Searching: rows that contain all words, in their method or in what else they are searched by.
+$("#filter")?.addEventListener("input", (event) => {
+  const words = event.target.value.trim().toLowerCase().split(/\s+/);
   const shown = new Set();
   for (const row of $$(".board tbody tr")) {
     const name = $("th", row).textContent.toLowerCase();
-    row.hidden = !name.includes(text);
+    const searched = `${name} ${row.dataset.words ?? ""}`.toLowerCase();
+    row.hidden = !words.every((word) => searched.includes(word));
     if (!row.hidden) shown.add(name);
   }
-  $("#found").textContent = text ? `${shown.size} ${shown.size === 1 ? "method" : "methods"}` : "";
+  $("#found").textContent = words[0] ? `${shown.size} ${shown.size === 1 ? "method" : "methods"}` : "";
 });
 
 // One table at a time, or all.
@@ -92,6 +98,14 @@ function chooseTable() {
 }
 chooser?.addEventListener("change", chooseTable);
 chooseTable();
+for (const link of $$("a[data-choose]")) {
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    chooser.value = link.dataset.choose;
+    chooseTable();
+    $$("#conclusion .block").find((block) => !block.hidden)?.scrollIntoView();
+  });
+}
 
 // The matrix: the sentence of the cell that is pointed at, or reached by arrow keys.
 for (const matrix of $$(".matrix")) {
@@ -219,9 +233,9 @@ const FIGURES = {
     const found = table.search[chosen.method];
     const entries = Object.entries(found?.importance ?? {}).sort((a, b) => a[1] - b[1]);
     if (!entries.length) return null;
-    const names = entries.map(([name]) => plain(name) + (found.on_bound[name] ? " ⊣" : ""));
+    const names = entries.map(([name]) => plain(name) + (found.on_bound[name] ? " (edge)" : ""));
     return [[{ type: "bar", orientation: "h", y: names, x: entries.map(([, share]) => 100 * share), width: 0.5, marker: { color: color("c0") },
-      text: entries.map(([name, share]) => `${plain(name)}: ${short(100 * share)} %${found.on_bound[name] ? `, best value on the ${found.on_bound[name]} end` : ""}`), textposition: "none", hovertemplate: HOVER }],
+      text: entries.map(([name, share]) => `${plain(name)}: ${short(100 * share)} %${found.on_bound[name] ? `, best value at the ${found.on_bound[name]} end of its range` : ""}`), textposition: "none", hovertemplate: HOVER }],
     layout({ xaxis: titled("share, %", { rangemode: "tozero" }), yaxis: { type: "category" } })];
   },
   times(table) {
@@ -406,7 +420,7 @@ const near = new IntersectionObserver((entries) => {
 }, { rootMargin: "600px" });
 $$(".plot").forEach((figure) => near.observe(figure));
 // Nobody waits for what is drawn before printing: it must not have to be loaded first.
-(window.requestIdleCallback ?? setTimeout)(() => loadPlotly());
+if ($(".plot")) (window.requestIdleCallback ?? setTimeout)(() => loadPlotly());
 addEventListener("beforeprint", () => $$(".plot").forEach((figure) => { if (!drawn.has(figure)) { near.unobserve(figure); prepare(figure); } }));
 
 // The image of a point of the map.

@@ -1,0 +1,1 @@
+"""Trained models in folders that can be taken away, and what can be done with such a folder."""

@@ -1,0 +1,1 @@
+"""Loggers: where the numbers of a search go while it runs, one file each."""
