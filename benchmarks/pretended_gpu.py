@@ -289,8 +289,14 @@ class _Module:
         return getattr(torch.cuda, name)
 
 
+class NoPretendedGpu(Exception):
+    """This torch is too old for a backend that is written in Python."""
+
+
 @cache
 def _register() -> None:
+    if not hasattr(backend_registration, "_DummyPrivateUse1Hook"):
+        raise NoPretendedGpu("this version of torch has no backends written in Python")
     import torch._dynamo  # noqa: F401  # which torch imports later, and which looks at torch.cuda
 
     class Hooks(backend_registration._DummyPrivateUse1Hook):

@@ -143,13 +143,14 @@ def load_method(name: str) -> Method:
 def full_name(method: str) -> str:
     """What an alias stands for, or the row of a loss file; any other name stays as it is.
 
+    Without torch, which the losses need, no alias is known.
     A file that is not here may have been searched elsewhere: its name alone stands for its rows.
     """
     if is_file(method):
         return load_method(method).name if Path(method).is_file() else Path(method).stem
     try:
         return load_method(method).name
-    except HarnessError:
+    except (HarnessError, ModuleNotFoundError):
         return method
 
 

@@ -21,13 +21,20 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def requirements(text: str = "", section: str = "") -> dict[str, str]:
+    """Package -> what is asked of it, in lines of text or in a section of setup.cfg."""
+    if section:
+        setup = configparser.ConfigParser()
+        setup.read(ROOT / "setup.cfg")
+        text = (dict(setup["options"]) | dict(setup["options.extras_require"]))[section]
+    lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
+    split = (re.fullmatch(r"([\w.-]+)(.*)", line) for line in lines)
+    return {plain(found[1]): found[2] for found in split if found}
+
+
 def declared(section: str) -> set[str]:
     """Names of the packages in a list of requirements."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    options = dict(setup["options"]) | dict(setup["options.extras_require"])
-    lines = options[section].split("\n")
-    return {plain(re.split(r"[<>=;\[ ]", line)[0]) for line in lines if line.strip()}
+    return set(requirements(section=section))
 
 
 def imported() -> set[str]:

@@ -10,6 +10,7 @@ import re
 import sys
 from contextlib import suppress
 from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -47,9 +48,10 @@ from harness.cli.sweep import sweep
 from harness.cli.tables import tables
 from harness.cli.train import train
 from harness.cli.verdict import verdict
-from harness.errors import HarnessError, MachineError
+from harness.errors import HarnessError
 from harness.system.files import naming_disk_trouble
 from harness.system.stopping import TERMINATED, Terminated, asked_to_stop, hearing_sigterm
+from harness.system.trouble import trouble_in
 
 INTERRUPTED = 130  # what typer returns after Ctrl-C
 BUG = 70  # "internal software error", as sysexits.h has it
@@ -139,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise
     except BaseException as error:
         _complain(_in_words(error))
-        return 2 if _is_refused_flag(error) or _trouble_in(error) else BUG
+        return 2 if any(kind(error) for kind in (_is_refused_flag, _missing, trouble_in)) else BUG
     if code in (INTERRUPTED, TERMINATED):
         say("stopped. Repeat the same command to go on where it stopped.", file=sys.stderr)
     return code if isinstance(code, int) else 0
@@ -160,7 +162,12 @@ def _in_words(error: BaseException) -> str:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "harness"
         return f"{error.format_message()}\n  see: {command} --help"  # type: ignore[attr-defined]
-    trouble = _trouble_in(error)
+    if module := _missing(error):
+        return (
+            f"this command needs the Python module {module}, which is not installed\n"
+            "  install the whole package, not only what reads tables: pip install . in a clone"
+        )
+    trouble = trouble_in(error)
     return report_bug(error) if trouble is None else str(trouble)
 
 
@@ -168,11 +175,11 @@ def _is_refused_flag(error: BaseException) -> bool:
     return hasattr(error, "format_message")  # click's
 
 
-def _trouble_in(error: BaseException) -> MachineError | None:
-    """Of the machine, as memory that is short, which is nobody's bug."""
-    from harness.system.trouble import trouble_in  # and thus torch
-
-    return trouble_in(error)
+def _missing(error: BaseException) -> str | None:
+    """The module of a package that is not installed, such as torch."""
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    top = name.partition(".")[0]
+    return None if not top or find_spec(top) else top
 
 
 def _stop_writing() -> None:

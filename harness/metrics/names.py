@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 
-from harness.errors import unknown
+from harness.errors import HarnessError, unknown
 
 # How the embeddings of the fold models are scored: side by side, or one by one.
 EMBEDDINGS = ("concatenated", "separated")
@@ -90,6 +91,8 @@ def parse_metrics(texts: Sequence[str]) -> tuple[str, ...]:
         if not is_metric(text):
             raise unknown("metric on demand", text, [*MORE, "recall@1,2,4,8", "p@2"])
         names.extend(_names_typed(text) or [text])
+    if "nmi" in names and find_spec("faiss") is None:
+        raise HarnessError("nmi needs faiss, which is not installed: pip install faiss-cpu")
     return tuple(dict.fromkeys(names))
 
 

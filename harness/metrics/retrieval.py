@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import faiss
 import numpy as np
 import torch
 from sklearn.metrics import normalized_mutual_info_score
@@ -143,6 +142,8 @@ def _mean(values: np.ndarray) -> float:
 
 def faiss_card(device: torch.device) -> int | None:
     """The card on which faiss clusters points of a device; None if it does so on the CPU."""
+    import faiss  # only NMI needs it
+
     count_cards = getattr(faiss, "get_num_gpus", int)  # builds for the CPU may lack it
     return (device.index or 0) if device.type == "cuda" and count_cards() > 0 else None
 
@@ -153,6 +154,9 @@ def _nmi(embeddings: Tensor, labels: Tensor) -> float:
     The clusters are the same every time on one machine. Those of a card may differ in a few points
     from those of a CPU, since a card rounds distances differently.
     """
+    import faiss
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
     points = embeddings.detach().float().cpu().numpy()
     truth = labels.cpu().numpy()
     # faiss warns below 39 points per cluster, the normal case here, and would train on a sample

@@ -11,7 +11,7 @@ from typing import TypeVar
 from filelock import Timeout
 
 from harness.errors import DeviceLost, EnvironmentFault, MachineError, OutOfMemory
-from harness.system.device import is_broken_device, is_out_of_memory
+from harness.system.device_errors import is_broken_device, is_out_of_memory
 from harness.system.files import is_disk_trouble, spell_os_error
 
 logger = logging.getLogger(__name__)

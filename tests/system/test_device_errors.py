@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.errors import HarnessError
-from harness.system.device import is_broken_device, is_out_of_memory
+from harness.system.device_errors import is_broken_device, is_out_of_memory
 
 # Behind every error of CUDA.
 ASYNCHRONOUS = (

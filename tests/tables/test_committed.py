@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from csv_files import assert_same_csv
 
 import harness
 from harness import registry
@@ -51,7 +52,8 @@ def test_the_command_makes_the_committed_files_from_the_records(
     shutil.copy(table / LEDGER, copy / LEDGER)
     assert main(["leaderboard", "--results-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().err == ""  # no record was left out
-    for name in (CSV, MARKDOWN, LATEX, COLUMNS):
+    assert_same_csv(copy / CSV, table / CSV)
+    for name in (MARKDOWN, LATEX, COLUMNS):
         assert (copy / name).read_bytes() == (table / name).read_bytes(), name
 
 

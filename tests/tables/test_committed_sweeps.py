@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from csv_files import assert_same_csv
 
 from harness.records.layout import (
     SWEEP_CSV,
@@ -31,7 +32,8 @@ def test_the_files_are_those_of_the_records(folder: Path, tmp_path: Path) -> Non
     table = sweeps.build(copy)
     assert table.problems == [] and (table.frame["seeds"] > 0).all()
     sweeps.write(table)
-    for name in (SWEEP_CSV, SWEEP_MARKDOWN, SWEEP_LATEX):
+    assert_same_csv(copy / SWEEP_CSV, folder / SWEEP_CSV)
+    for name in (SWEEP_MARKDOWN, SWEEP_LATEX):
         assert (copy / name).read_bytes() == (folder / name).read_bytes(), name
 
 
