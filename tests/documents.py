@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -82,4 +83,8 @@ def flags_in(command: Any, name: str, words: list[str]) -> dict[str, Any]:
     path = COMMANDS[passed[0] if named else "search"]
     for part in path:
         found = found.commands[part]  # type: ignore[attr-defined]
-    return flags_in(found, " ".join(path), passed[named:])
+    rest = passed[named:]
+    if named and passed[0] == "prepare":  # of several data sets, each is prepared by a task
+        several = itertools.takewhile(lambda word: not word.startswith("-"), rest[1:])
+        rest = [rest[0], *rest[1 + len(list(several)) :]]
+    return flags_in(found, " ".join(path), rest)

@@ -105,8 +105,8 @@ def test_help_groups_flags_in_panels(capsys: pytest.CaptureFixture[str]) -> None
     places = [text.index(f" {panel} ─") for panel in PANELS]
     assert places == sorted(places)
     where = text[places[PANELS.index(WHERE)] : places[PANELS.index(DATA)]]
-    flags = ["--workers", "--per-gpu", "--device", "--storage"]
-    assert re.findall(r"^│ (--[\w-]+)", where, re.MULTILINE) == flags
+    workers = ["--workers", "--per-gpu", "--stall-minutes", "--memory-limit"]
+    assert re.findall(r"^│ (--[\w-]+)", where, re.MULTILINE) == [*workers, "--device", "--storage"]
 
 
 def test_help_shows_defaults(capsys: pytest.CaptureFixture[str]) -> None:
