@@ -245,7 +245,9 @@ def judge(
 
     Args:
         method: a row whose pairs are wanted; None for all pairs.
-        dataset, protocol, trunk: of the tables that count; None for all.
+        dataset: of the tables that count; None for all.
+        protocol: of the tables that count; None for all.
+        trunk: of the tables that count; None for all.
         against: results to compare with, or "none"; None takes those that came with the package.
         margin: largest difference that is called equivalent, in points.
 
@@ -281,7 +283,9 @@ def verdict(
 
     Args:
         method: a row to compare with all others, such as a loss of yours; None for all tables.
-        dataset, protocol, trunk: of the tables that count; None for all.
+        dataset: of the tables that count; None for all.
+        protocol: of the tables that count; None for all.
+        trunk: of the tables that count; None for all.
         against: results to compare with, or "none"; None takes those that came with the package.
 
     >>> print(harness.verdict("proxyanchor", dataset="glyphs"))
@@ -343,7 +347,8 @@ def export(
         method: row of a table.
         output: folder to make.
         formats: more than the weights: "onnx" or "torch".
-        reproduction, settings: as in `embed`.
+        reproduction: as in `embed`.
+        settings: as in `embed`.
 
     >>> harness.export("proxyanchor", "proxyanchor-glyphs", dataset="glyphs").differences
     """
@@ -371,7 +376,9 @@ def leaderboard(
     """Make tables again from their records, and write their files. Notebooks show them as tables.
 
     Args:
-        dataset, protocol, trunk: of the tables; None for all.
+        dataset: of the tables; None for all.
+        protocol: of the tables; None for all.
+        trunk: of the tables; None for all.
         against: results whose rows are added, or "none"; None shows those that came with the
             package without writing them.
 

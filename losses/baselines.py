@@ -431,7 +431,9 @@ METHODS = (
                     {**_ANCHOR, "loss_lr": 0.01}, _ANCHOR_PROTOCOL, belongs_to=("classic-hpl",)
                 )
             },
-            "hier": {"cub": Preset(_ANCHOR, belongs_to=("classic-vit", "vit"))},
+            "hier": {
+                "cub": Preset({**_ANCHOR, "loss_lr": 0.05}, belongs_to=("classic-vit", "vit"))
+            },
             "official": {"cub": _anchor_official(1e-4), "sop": _anchor_official(6e-4)},
             "ccp": proxies_in_ccp(dict.fromkeys(CCP_EPOCHS, _ANCHOR)),
         },

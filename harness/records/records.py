@@ -230,7 +230,10 @@ class Record:
     schema: Count = field(default=SCHEMA, kw_only=True)
 
     def write(self, path: Path) -> None:
-        write_json(path, asdict(self))
+        values = asdict(self)
+        if not self.schema:  # as it was
+            del values["schema"]
+        write_json(path, values)
 
     @classmethod
     def read(cls, path: Path, within: Path | None = None) -> Self:

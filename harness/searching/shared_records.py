@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sqlalchemy import exc
 from harness.config import RunConfig
 from harness.errors import HarnessError
 from harness.experiment import Experiment
+from harness.foreign_files import read_foreign
 from harness.records.layout import LEDGER, RECORDS
 from harness.records.ledger import Opening, add_openings, read_ledger
 from harness.searching.database_tables import COPIES, LEASES
@@ -100,7 +102,7 @@ class SharedRecords:
         if self.are_shared:
             found = {self._name(path): path for path in paths if path.is_file()}
             missing = found.keys() - self._copies(found).keys()
-            self._add({name: found[name].read_text(encoding="utf-8") for name in missing})
+            self._add({name: read_foreign(found[name]).decode() for name in missing})
 
     def fetch(self, paths: Iterable[Path]) -> None:
         """Bring those of some files that are copied and do not exist here."""
@@ -136,10 +138,7 @@ class SharedRecords:
             work: path of what comes of it.
         """
         database = self._database
-        try:
-            return database is None or database.insist(lambda: _lease(database, self._name(work)))
-        except exc.IntegrityError:  # another machine was faster
-            return False
+        return database is None or database.insist(lambda: _lease(database, self._name(work)))
 
     def release(self, work: Path) -> None:
         """Leave some work to other machines."""
@@ -176,11 +175,11 @@ class SharedRecords:
         return found
 
     def _add(self, contents: Mapping[str, str]) -> None:
+        database = self._database
+        assert database is not None, "asked only where records are shared"
         for name in sorted(contents):
-            try:
-                self._run(COPIES.insert().values(path=name, content=contents[name]))
-            except exc.IntegrityError:  # another worker has just copied it
-                continue
+            row = COPIES.insert().values(path=name, content=contents[name])
+            database.insist(partial(_insert, database, row))
 
     def _rows(self, query: sqlalchemy.Select[Any]) -> list[tuple[Any, ...]]:
         return self._insist(lambda connection: [tuple(row) for row in connection.execute(query)])
@@ -205,11 +204,21 @@ def _lease(database: Database, work: str) -> bool:
     with database.exclusive(), database.connected() as connection:
         holder = connection.execute(sqlalchemy.select(LEASES.c.folder).where(row)).scalar()
         if holder is None:
-            connection.execute(LEASES.insert().values(work=work, folder=ours))
-        elif holder != ours:
+            return _insert(database, LEASES.insert().values(work=work, folder=ours))
+        if holder != ours:
             if database.has_living(holder):
                 return False
             connection.execute(LEASES.update().where(row).values(folder=ours))
+    return True
+
+
+def _insert(database: Database, row: sqlalchemy.Insert) -> bool:
+    """False if another machine has just inserted one with the same key."""
+    try:
+        with database.connected() as connection:
+            connection.execute(row)
+    except exc.IntegrityError:
+        return False
     return True
 
 

@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from harness.errors import HarnessError
+from harness.foreign_files import read_foreign
 from harness.records.layout import FOLDER_ID, LOCK
 from harness.redact import lacks_password, redact, without_secrets
 from harness.searching.database_tables import CLAIMS, TABLES, WORKERS
@@ -96,7 +97,7 @@ def _with_password(url: str) -> str:
 
 def password_file() -> Path:
     """PostgreSQL's file of passwords. It is ignored if others may read it."""
-    return Path(os.environ.get("PGPASSFILE") or "~/.pgpass").expanduser()
+    return Path(os.path.expanduser(os.environ.get("PGPASSFILE") or "~/.pgpass"))
 
 
 class Database(Storage):
@@ -292,9 +293,9 @@ class Database(Storage):
         path = self.folder / FOLDER_ID
         make_folder(self.folder)
         with FileLock(self.folder / f"{FOLDER_ID}.{LOCK}"):
-            if not (path.is_file() and _FOLDER_ID.fullmatch(path.read_bytes())):
+            if not (path.is_file() and _FOLDER_ID.fullmatch(read_foreign(path))):
                 write_text(path, secrets.token_hex(8))
-            return path.read_text()
+            return read_foreign(path).decode()
 
     def is_beside(self, worker: str) -> bool:
         return worker.endswith(f"{IN_FOLDER}{self.folder_id}")

@@ -30,7 +30,7 @@ def folder_of(monkeypatch: pytest.MonkeyPatch) -> FolderOf:
     def stop(folder: Path, *others: Any) -> Any:
         raise Asked(folder.name)
 
-    monkeypatch.setattr(image_cache, "build_cache", stop)
+    monkeypatch.setattr(image_cache, "open_cache", stop)
     monkeypatch.setattr(sources, "open_features", stop)
 
     def find(experiment: Experiment, part: str = "trainval") -> str:

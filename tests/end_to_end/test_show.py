@@ -137,7 +137,7 @@ def test_the_summary_reads_well(study: optuna.Study, capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mine: 14 trials, 1 failed, 2 parameters searched, 1 pruned, 1 repeated"
     assert lines[1] == "  best validation map@r 49.95% (trial 12)"
-    assert lines[2] == "  folds: 0.3995 0.4995 0.4995 0.5995, standard deviation 0.0816"
+    assert lines[2] == "  folds: 39.95% 49.95% 49.95% 59.95%, standard deviation 8.16%"
     assert lines[3] == "  params: power=2, margin=0.999, scale=0.5"
     assert lines[4].startswith("  note: margin=0.999 lies on the high end of its range")
     assert re.fullmatch(r"  importance: margin \d+%, scale \d+%", lines[5])

@@ -186,4 +186,5 @@ def test_no_other_place_reads_files_of_others() -> None:
         for path in (ROOT / "harness" / part).rglob("*.py")
         if any(f".{call}" in path.read_text() or f" {call}" in path.read_text() for call in bare)
     }
-    assert found <= {"harness/searching/journal.py"}
+    # The other one reads our own code.
+    assert found <= {"harness/searching/journal.py", "harness/records/provenance.py"}
