@@ -303,7 +303,7 @@ def import_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.absolute()))
     try:
         with (
-            contained(str(path), anew=True),
+            contained(str(path), fresh=True),
             _naming(f"{path} does not import"),
             ending_forks(),
             old_import_names(str(path), path.parent),

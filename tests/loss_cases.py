@@ -20,6 +20,7 @@ from pytorch_metric_learning.reducers import (
     SumReducer,
     ThresholdReducer,
 )
+from pytorch_metric_learning.trainers import MetricLossOnly
 from torch import Tensor, nn
 
 from harness import losses
@@ -149,3 +150,19 @@ REDUCERS: dict[str, Callable[[], BaseReducer]] = {
     "per anchor": PerAnchorReducer,
     "class weights": lambda: ClassWeightedReducer(torch.full((CLASSES,), 3.0)),
 }
+
+
+def pml_trainer(loss: nn.Module, head: nn.Module, **hooks: Any) -> MetricLossOnly:
+    """PML's trainer of a loss and its head, over four batches."""
+    features, labels = (torch.cat(part) for part in zip(*batches(4), strict=True))
+    return MetricLossOnly(
+        models={"trunk": nn.Identity(), "embedder": head},
+        optimizers={"embedder_optimizer": adam(loss, head)},
+        batch_size=BATCH,
+        loss_funcs={"metric_loss": loss},
+        dataset=torch.utils.data.TensorDataset(features, labels),
+        sampler=list(range(len(labels))),
+        data_device=torch.device("cpu"),
+        dataloader_num_workers=0,
+        **hooks,
+    )

@@ -221,7 +221,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def contained(code: str = "", by_owner: bool = True, anew: bool = False) -> Iterator[None]:
+def contained(code: str = "", by_owner: bool = True, fresh: bool = False) -> Iterator[None]:
     """Run code of others: what it changes of the process is put back, unless it owns the process.
 
     It cannot end the process either. Functions of other modules that it replaces stay replaced:
@@ -230,7 +230,7 @@ def contained(code: str = "", by_owner: bool = True, anew: bool = False) -> Iter
     Args:
         code: the loss file that is run. It finds torch as it has left it.
         by_owner: whether the code is that of the method whose own process this may be.
-        anew: the loss file is imported, and finds nothing of what it has left.
+        fresh: forget what the loss file left behind before, because it is imported again.
     """
     file = os.path.abspath(code) if code else ""
     if by_owner and is_own_process():
@@ -241,7 +241,7 @@ def contained(code: str = "", by_owner: bool = True, anew: bool = False) -> Iter
     numeric = numeric_settings()
     settings = [*plain_settings(), *numeric]
     before = [setting.read() for setting in settings]
-    left = {} if anew else _process.left.get(file, {})
+    left = {} if fresh else _process.left.get(file, {})
     for setting in numeric:
         if setting.name in left:
             setting.change(left[setting.name])

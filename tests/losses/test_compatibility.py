@@ -22,12 +22,11 @@ from loss_cases import (
     EXPORTED,
     REDUCERS,
     Case,
-    adam,
     batches,
+    pml_trainer,
 )
 from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import CrossBatchMemory
-from pytorch_metric_learning.trainers import MetricLossOnly
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -114,17 +113,10 @@ def cross_batch_memory(case: Case) -> str:
 
 def metric_loss_only(case: Case) -> str:
     loss, head = case.make()
-    features, labels = (torch.cat(part) for part in zip(*batches(4), strict=True))
     epochs: list[float] = [0.0]
-    trainer = MetricLossOnly(
-        models={"trunk": nn.Identity(), "embedder": head},
-        optimizers={"embedder_optimizer": adam(loss, head)},
-        batch_size=BATCH,
-        loss_funcs={"metric_loss": loss},
-        dataset=torch.utils.data.TensorDataset(features, labels),
-        sampler=list(range(len(labels))),
-        data_device=torch.device("cpu"),
-        dataloader_num_workers=0,
+    trainer = pml_trainer(
+        loss,
+        head,
         end_of_iteration_hook=lambda run: epochs.append(run.losses["total_loss"].item()),
     )
     trainer.train(num_epochs=8)

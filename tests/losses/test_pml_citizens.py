@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from loss_cases import BATCH, CASES, CLASSES, DIM, FEATURES, REDUCERS, Case, adam, batches
+from loss_cases import (
+    BATCH,
+    CASES,
+    CLASSES,
+    DIM,
+    FEATURES,
+    REDUCERS,
+    Case,
+    adam,
+    batches,
+    pml_trainer,
+)
 from pytorch_metric_learning.distances.base_distance import BaseDistance
 from pytorch_metric_learning.losses import (
     BaseMetricLossFunction,
@@ -26,7 +37,6 @@ from pytorch_metric_learning.reducers import (
     SumReducer,
 )
 from pytorch_metric_learning.regularizers import LpRegularizer
-from pytorch_metric_learning.trainers import MetricLossOnly
 from pytorch_metric_learning.utils import common_functions as c_f
 from torch import Tensor, nn
 
@@ -67,17 +77,10 @@ def test_gradients_reach_the_embeddings_and_the_loss_parameters(citizen: Case) -
 
 def test_trains_in_the_trainer_of_pml(citizen: Case, capfd: pytest.CaptureFixture[str]) -> None:
     loss, head = citizen.make()
-    features, labels = (torch.cat(part) for part in zip(*batches(4), strict=True))
     epochs: list[list[float]] = [[]]
-    trainer = MetricLossOnly(
-        models={"trunk": nn.Identity(), "embedder": head},
-        optimizers={"embedder_optimizer": adam(loss, head)},
-        batch_size=BATCH,
-        loss_funcs={"metric_loss": loss},
-        dataset=torch.utils.data.TensorDataset(features, labels),
-        sampler=list(range(len(labels))),
-        data_device=torch.device("cpu"),
-        dataloader_num_workers=0,
+    trainer = pml_trainer(
+        loss,
+        head,
         end_of_iteration_hook=lambda run: epochs[-1].append(run.losses["total_loss"].item()),
         end_of_epoch_hook=lambda run: epochs.append([]),
     )
